@@ -169,3 +169,30 @@ def test_the_first_call_does_not_part_them(export_model: Callable[..., Any]) -> 
     program = export_model(model, (x,), state="ignore")
     found = program.run({program.input_names[0]: x})
     torch.testing.assert_close(found[program.output_names[0]], x + x.sum(0))
+
+
+class Counting(nn.Module):
+    """Writes to a buffer what no input decides, which torch.export runs on the buffer itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(3))
+        self.parts = [self.count, torch.ones(3)]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.parts[1].mul_(0.5)
+        self.parts[0].add_(1)
+        return x * self.parts[1] + self.count
+
+
+@pytest.mark.parametrize("export_model", [export, onnx_ts_legacy.export], ids=["fx", "traced"])
+def test_what_no_input_decides_is_written_in_the_model_alone(export_model: Callable[..., Any]) -> None:
+    model, own, x = Counting(), Counting(), torch.randn(2, 3)
+    program = export_model(model, (x,), state="io")
+    assert (model.count.tolist(), model.parts[1].tolist()) == ([0] * 3, [1] * 3)
+
+    values = dict(program.initial_state)
+    for _ in range(3):
+        found = program.run({program.input_names[0]: x, **values})
+        torch.testing.assert_close(found[program.output_names[0]], own(x))
+        values = {state: found[following] for state, following in program.state.items()}

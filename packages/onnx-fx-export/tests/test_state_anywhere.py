@@ -80,6 +80,14 @@ def in_another_list(model: Any, x: Tensor) -> Tensor:
     return model.place[0] * 2
 
 
+def in_another_dict(model: Any, x: Tensor) -> Tensor:
+    """Changes the one that it replaces."""
+    read = model.place["h"] * 2
+    model.place["c"] = model.place["c"] * 0.5
+    model.place = {"h": model.place["c"] + x, "c": model.place["h"]}
+    return read
+
+
 def in_a_helper(model: Any, x: Tensor) -> Tensor:
     model.place.k = model.place.k + x
     return model.place.k * 2
@@ -108,6 +116,7 @@ TENSORS = {
     "list": (lambda: [zeros(), zeros()], in_a_list, "place.1"),
     "deque": (lambda: collections.deque([zeros(), zeros()], maxlen=2), in_a_deque, "place.1"),
     "tuple": (lambda: (zeros(), zeros()), in_a_tuple, "place.0"),
+    "another dict": (lambda: {"h": zeros(), "c": zeros()}, in_another_dict, "place.h"),
     "another list": (lambda: [zeros(), zeros()], in_another_list, "place.1"),
     "helper": (helper, in_a_helper, "place.k"),
     "helper_in_place": (helper, helper_in_place, "place.k"),

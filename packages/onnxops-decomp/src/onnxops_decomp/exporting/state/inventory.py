@@ -187,12 +187,21 @@ class Inventory:
                         found[id(leaf)] = weights[id(leaf)]
         return list(found.values())
 
-    def reaches(self, container: Any) -> bool:
-        """Tell whether the model holds a container now, as far as it was one of the values in another."""
-        values = [value for record in self._records for value in record.before.values()]
-        if not any(value is container for value in values):
-            return True
-        return any(value is container for record in self._records for value in record.now().values())
+    def contents_before(self, value: Any) -> Any:
+        """Return a value with the lists and dicts in it as they were when the stock was taken."""
+        if type(value) is tuple:
+            return tuple(map(self.contents_before, value))
+        record = next((record for record in self._records if record.target is value), None)
+        if record is None or type(value) not in (dict, list):
+            return value
+        items = {key: self.contents_before(part) for key, part in record.before.items()}
+        return items if type(value) is dict else list(items.values())
+
+    def reachable(self) -> Callable[[Any], bool]:
+        """Return a function that tells whether the model holds a container now, if another one held it before."""
+        before = {id(part) for record in self._records for part in record.parts}
+        now = {id(part) for record in self._records for part in record.read()}
+        return lambda container: id(container) in now or id(container) not in before
 
     def restore(self, *, registries: bool = True, caches: bool = True) -> None:
         """Give the containers their contents back, and parameters their flags.

@@ -82,7 +82,10 @@ class StateWatch:
         """
         results = [_leaves(place.read[0].now().get(place.read[1]))[place.read[2]] for place in self.places]
         known = {(id(record), key) for place in self.places for record, key in (*place.held, place.read[:2])}
-        changes = self.inventory.changes()
+        if changes := self.inventory.changes():
+            # What became of a container that the model let go makes no difference.
+            is_reached = self.inventory.reachable()
+            changes = [change for change in changes if is_reached(change.record.target)]
         self.changes = [change for change in changes if (id(change.record), change.key) not in known]
         # Beside the tensors of the places they may hold others.
         self._continued = [change for change in changes if (id(change.record), change.key) in known]
@@ -93,11 +96,13 @@ class StateWatch:
     def _note_parted(self, rebound: Iterable[str]) -> None:
         weights = {id(weight): path for path, weight in self.inventory.weights.items()}
         replaced = [each for change in self.changes for each in self._tensors_of(change) or ()]
-        for path, old in [*((path, old) for _, path, old in replaced), *self._named(rebound)]:
+        parted = [*((path, old) for _, path, old in replaced), *self._named(rebound)]
+        is_reached = self.inventory.reachable() if parted else bool
+        for path, old in parted:
             others = [weights[id(old)]] if id(old) in weights and weights[id(old)] != path else []
             for record, key in self.inventory.holding(old):
                 # What takes another place in what was changed is followed, and what was replaced is not found again.
-                if record.now().get(key) is record.before.get(key) and self.inventory.reaches(record.target):
+                if record.now().get(key) is record.before.get(key) and is_reached(record.target):
                     others.append(record.path_of(key))
             if others:
                 self.parted[path] = others[0]
@@ -215,7 +220,7 @@ class StateWatch:
 
     def _tensors_of(self, change: Change) -> list[tuple[int, str, torch.Tensor]] | None:
         """Return the tensors that a change replaces by others of their kind; None if it does something else."""
-        before, spec = pytree.tree_flatten_with_path(change.before)
+        before, spec = pytree.tree_flatten_with_path(self.inventory.contents_before(change.before))
         after, spec_after = pytree.tree_flatten(change.after)
         if spec != spec_after:
             return None
