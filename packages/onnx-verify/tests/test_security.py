@@ -277,6 +277,14 @@ def test_a_mutated_model_is_a_model_or_an_error(data, changes):
     _load(bytes(mutated))
 
 
+def test_an_element_type_that_is_not_known_is_an_error():
+    x, y = (helper.make_tensor_value_info(name, 1, [2]) for name in "xy")
+    model = helper.make_model(helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "g", [x], [y]))
+    model.graph.input[0].type.tensor_type.elem_type = 99
+    with pytest.raises(OnnxVerifyError, match="'x' has the element type 99"):
+        generate_inputs(load_model(model))
+
+
 FUZZ = """
 import random, resource, sys
 sys.path.insert(0, sys.argv[1])

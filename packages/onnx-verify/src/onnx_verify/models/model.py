@@ -24,6 +24,7 @@ from onnx_verify.models.weights import (
     tensor_proto,
     tensor_values,
 )
+from onnx_verify.values.dtypes import is_known
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -311,7 +312,11 @@ def _add_ir_weight(loaded: LoadedModel, name: str, value: ir.Value) -> None:
 
 
 def value_spec(value: onnx.ValueInfoProto) -> ValueSpec:
-    """Read name, kind, element type and dimensions of a value; the last two of tensors only."""
+    """Read name, kind, element type and dimensions of a value; the last two of tensors only.
+
+    Raises:
+        ModelLoadError: if the element type is not known here.
+    """
     kind = str(value.type.WhichOneof("value") or "tensor").removesuffix("_type")
     if kind == "optional":
         inner = str(value.type.optional_type.elem_type.WhichOneof("value") or "tensor").removesuffix("_type")
@@ -319,6 +324,8 @@ def value_spec(value: onnx.ValueInfoProto) -> ValueSpec:
     if kind != "tensor":
         return ValueSpec(value.name, None, None, kind)
     tensor = value.type.tensor_type
+    if tensor.elem_type and not is_known(tensor.elem_type):
+        raise ModelLoadError(f"{value.name!r} has the element type {tensor.elem_type}, which onnx-verify does not know")
     if not tensor.HasField("shape"):
         return ValueSpec(value.name, tensor.elem_type or None, None)
     dims: list[int | str | None] = []
