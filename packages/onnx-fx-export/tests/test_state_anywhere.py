@@ -88,6 +88,28 @@ def in_another_dict(model: Any, x: Tensor) -> Tensor:
     return read
 
 
+def in_a_list_that_stays(model: Any, x: Tensor) -> Tensor:
+    """Changes a list in a dict, and puts it into another dict."""
+    read = model.place["l"][0] * 2
+    model.place["l"][0] = model.place["l"][0] * 0.5 + x
+    model.place = {"l": model.place["l"]}
+    return read
+
+
+def in_another_nested_list(model: Any, x: Tensor) -> Tensor:
+    read = model.place["l"][0] * 2
+    model.place["l"][1] = model.place["l"][1] * 0.5
+    model.place = {"l": [model.place["l"][1] + x, model.place["l"][0]]}
+    return read
+
+
+def in_another_deque(model: Any, x: Tensor) -> Tensor:
+    read = model.place[0] * 2
+    model.place[1] = model.place[1] * 0.5
+    model.place = collections.deque([model.place[1] + x, model.place[0]])
+    return read
+
+
 def in_a_helper(model: Any, x: Tensor) -> Tensor:
     model.place.k = model.place.k + x
     return model.place.k * 2
@@ -117,6 +139,9 @@ TENSORS = {
     "deque": (lambda: collections.deque([zeros(), zeros()], maxlen=2), in_a_deque, "place.1"),
     "tuple": (lambda: (zeros(), zeros()), in_a_tuple, "place.0"),
     "another dict": (lambda: {"h": zeros(), "c": zeros()}, in_another_dict, "place.h"),
+    "a list that stays": (lambda: {"l": [zeros(), zeros()]}, in_a_list_that_stays, "place.l.0"),
+    "another nested list": (lambda: {"l": [zeros(), zeros()]}, in_another_nested_list, "place.l.0"),
+    "another deque": (lambda: collections.deque([zeros(), zeros()]), in_another_deque, "place.0"),
     "another list": (lambda: [zeros(), zeros()], in_another_list, "place.1"),
     "helper": (helper, in_a_helper, "place.k"),
     "helper_in_place": (helper, helper_in_place, "place.k"),

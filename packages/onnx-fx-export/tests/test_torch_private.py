@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import sympy
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.fx.passes import shape_prop
 from torch.overrides import TorchFunctionMode
@@ -27,6 +27,7 @@ from onnx_fx_export.capture.torch_private import (
 )
 from onnx_fx_export.inputs.arguments import FunctionModule
 from onnx_fx_export.torch_private import (
+    Writes,
     answer_for_many,
     causal_mask_detection,
     dimension_facts,
@@ -218,11 +219,12 @@ def test_guards_call_extremes_as_python_does() -> None:
     assert any(text.startswith("min(") for text in texts), texts
 
 
-def test_tensors_without_data_are_like_others() -> None:
-    first, second = fake_like([torch.ones(2, 3).T, torch.ones(4, dtype=torch.int64)])
-    assert (first.shape, first.stride(), second.dtype) == ((3, 2), (1, 3), torch.int64)
-    assert isinstance(first, FakeTensor)
-    assert isinstance(second, FakeTensor)
+def test_writes_are_noted_of_tensors_without_data_and_their_views() -> None:
+    written, read = fake_like([torch.ones(2, 3), torch.ones(2, 3)])
+    with Writes() as writes:
+        written.view(-1).add_(read.view(-1))
+    assert writes.reached(written)
+    assert not writes.reached(read)
 
 
 def test_symbols_of_sizes_that_data_decides_are_told_from_those_of_inputs() -> None:

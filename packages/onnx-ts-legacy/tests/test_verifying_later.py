@@ -133,3 +133,24 @@ def test_a_padded_encoder_runs_as_the_user_runs_it() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         fx.export(encoder, (x,), kwargs={"src_key_padding_mask": mask}).verify(x, src_key_padding_mask=mask)
+
+
+def test_control_flow_is_run_and_can_be_captured_afterwards() -> None:
+    """Eager control flow compiles its branches, and what is compiled under a mode of torch cannot be captured again."""
+
+    class Branching(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("total", torch.zeros(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = torch.cond(x.sum() > 0, lambda y: y + self.total, lambda y: y - 1, (x,))
+            self.total.add_(x.sum(0))
+            return y
+
+    model, x = Branching(), torch.ones(2, 3)
+    program = fx.export(model, (x,), state="io", verify=True)
+    program.verify(x * 2)
+    program.verify(-x)
+    assert model.total.tolist() == [0, 0, 0]
+    assert torch.export.export(model, (x,)).graph.find_nodes(op="call_function", target=torch.ops.higher_order.cond)

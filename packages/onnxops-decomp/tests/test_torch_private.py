@@ -161,12 +161,3 @@ def test_functions_of_packed_sequences_pass_their_calls_to_modes() -> None:
         padded = rnn.pad_sequence([torch.ones(2), torch.ones(1)])
         rnn.pad_packed_sequence(rnn.pack_padded_sequence(padded, torch.tensor([2, 1])))
     assert {private.PACK_PADDED_SEQUENCE, private.PAD_PACKED_SEQUENCE, private.PAD_SEQUENCE} <= {*met}
-
-
-def test_writes_are_noted_of_tensors_without_data_and_their_views() -> None:
-    mode = FakeTensorMode()
-    written, read = mode.from_tensor(torch.ones(2, 3)), mode.from_tensor(torch.ones(2, 3))
-    with private.Writes() as writes:
-        written.view(-1).add_(read.view(-1))
-    assert writes.reached(written)
-    assert not writes.reached(read)

@@ -61,6 +61,7 @@ __all__ = [
     "SymNode",
     "TorchDispatchMode",
     "WithoutEmptyBags",
+    "Writes",
     "add_guards",
     "answer_for_many",
     "causal_mask_detection",
@@ -297,6 +298,27 @@ def interpreted_nodes(error: BaseException) -> list[torch.fx.Node]:
     running = torch.fx.Interpreter.run.__code__
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__) if frame.f_code is running]
     return [node for frame in reversed(frames) if isinstance(node := frame.f_locals.get("node"), torch.fx.Node)]
+
+
+class Writes(TorchDispatchMode):
+    """Notes the memory that operators write to meanwhile, also of tensors without data (``TorchDispatchMode``)."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._storages: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operator and note the operands that its schema says are written."""
+        for index, argument in enumerate(func._schema.arguments):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                value = args[index] if index < len(args) else (kwargs or {}).get(argument.name)
+                tensors = [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+                self._storages.update(tensor.untyped_storage()._cdata for tensor in tensors)
+        return func(*args, **(kwargs or {}))
+
+    def reached(self, tensor: torch.Tensor) -> bool:
+        """Tell whether the memory of a tensor was written to (``UntypedStorage._cdata``)."""
+        return tensor.untyped_storage()._cdata in self._storages
 
 
 def dynamic_associative_scan() -> AbstractContextManager[None]:

@@ -29,7 +29,6 @@ __all__ = [
     "PAD_PACKED_SEQUENCE",
     "PAD_SEQUENCE",
     "Computations",
-    "Writes",
     "fake_mode_of",
     "flattened_subclass",
     "grad_mode_switch",
@@ -235,31 +234,6 @@ def _shape_of(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.layout is not torch.strided or type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         raise RuntimeError(f"{type(tensor).__name__} is no plain tensor")
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
-
-
-class Writes(TorchDispatchMode):
-    """Notes the memory that operators write to meanwhile, also of tensors without data (``TorchDispatchMode``).
-
-    Args:
-        before: Told of each tensor that is written to, before it is.
-    """
-
-    def __init__(self, before: Callable[[torch.Tensor], object] | None = None) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._before = before
-        self._memory: set[int] = set()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Note the operands that an operator writes to, by its schema, and run it."""
-        for tensor in _written(func, args, kwargs or {}):
-            self._memory.add(_memory(tensor))
-            if self._before is not None:
-                self._before(tensor)
-        return func(*args, **(kwargs or {}))
-
-    def reached(self, tensor: torch.Tensor) -> bool:
-        """Tell whether the memory of a tensor was written to."""
-        return _memory(tensor) in self._memory
 
 
 def _memory(tensor: torch.Tensor) -> int:

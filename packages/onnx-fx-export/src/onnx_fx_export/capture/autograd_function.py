@@ -19,9 +19,10 @@ import torch
 from torch.utils import _pytree as pytree
 
 from onnx_fx_export.errors import MutationError
+from onnx_fx_export.torch_private import Writes
 from onnxops_core.exporting import original, replaced
 from onnxops_decomp import LoweringError, OpBuilder
-from onnxops_decomp.exporting import GraphLowering, Writes
+from onnxops_decomp.exporting import GraphLowering
 
 __all__ = ["SymbolicContext", "SymbolicFunctionCall", "lower_call", "operator", "recorded_calls"]
 

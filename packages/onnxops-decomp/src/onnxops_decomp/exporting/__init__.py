@@ -162,7 +162,6 @@ from onnxops_decomp.spec.schemas import NEWEST_OPSET, OLDEST_OPSET
 from onnxops_decomp.spec.signs import is_never_negative
 from onnxops_decomp.spec.traits import Trait, has_trait
 from onnxops_decomp.torch_private import (
-    Writes,
     fake_mode_of,
     flattened_subclass,
     has_autocast_kernel,
@@ -233,7 +232,6 @@ __all__ = [
     "VerificationError",
     "Verified",
     "WholeCalls",
-    "Writes",
     "add_size_checks",
     "affine_of",
     "apply_lowering",

@@ -11,7 +11,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from onnxops_decomp.torch_private import Writes, is_without_data
+from onnxops_decomp.torch_private import is_without_data
 
 __all__ = ["KeptContents", "restored_contents"]
 
@@ -76,25 +76,19 @@ class KeptContents(TorchFunctionMode):
 def restored_contents(tensors: Iterable[torch.Tensor]) -> Iterator[None]:
     """Give tensors what they hold back in the end, whoever writes to them meanwhile.
 
-    Unlike :class:`KeptContents` it is not seen by code that asks whether a mode is on, and watches operators alone.
+    All of them are copied, unlike by :class:`KeptContents`: code asks whether a mode is on, and what it compiles under
+    one is not compiled again.
 
     Args:
         tensors: The tensors.
     """
     strided = [tensor for tensor in tensors if tensor.layout is torch.strided and not is_without_data(tensor)]
     before = [(tensor, tensor.detach()) for tensor in strided]
-    watched = {tensor.untyped_storage().data_ptr() for tensor in strided if tensor.numel()}
     copies = _Copies()
-
-    def keep(tensor: torch.Tensor) -> None:
-        if tensor.layout is torch.strided and not is_without_data(tensor):
-            storage = tensor.untyped_storage()
-            if storage.data_ptr() in watched:
-                copies.keep(storage)
-
+    for tensor in strided:
+        copies.keep(tensor.untyped_storage())
     try:
-        with Writes(keep):
-            yield
+        yield
     finally:
         for tensor, own in before:
             if _place(tensor) != _place(own):

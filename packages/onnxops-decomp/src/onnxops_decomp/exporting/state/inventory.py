@@ -14,7 +14,7 @@ import sys
 import threading
 import types
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -148,6 +148,11 @@ class Inventory:
         self._walk()
 
     @property
+    def records(self) -> Sequence[Record]:
+        """The containers that the model can reach, with what they held."""
+        return self._records
+
+    @property
     def has_iterators(self) -> bool:
         """Whether the model keeps an iterator."""
         return bool(self._iterators) or any(isinstance(value, Replayed) for value in self.unread)
@@ -186,22 +191,6 @@ class Inventory:
                     if id(leaf) in weights:
                         found[id(leaf)] = weights[id(leaf)]
         return list(found.values())
-
-    def contents_before(self, value: Any) -> Any:
-        """Return a value with the lists and dicts in it as they were when the stock was taken."""
-        if type(value) is tuple:
-            return tuple(map(self.contents_before, value))
-        record = next((record for record in self._records if record.target is value), None)
-        if record is None or type(value) not in (dict, list):
-            return value
-        items = {key: self.contents_before(part) for key, part in record.before.items()}
-        return items if type(value) is dict else list(items.values())
-
-    def reachable(self) -> Callable[[Any], bool]:
-        """Return a function that tells whether the model holds a container now, if another one held it before."""
-        before = {id(part) for record in self._records for part in record.parts}
-        now = {id(part) for record in self._records for part in record.read()}
-        return lambda container: id(container) in now or id(container) not in before
 
     def restore(self, *, registries: bool = True, caches: bool = True) -> None:
         """Give the containers their contents back, and parameters their flags.
@@ -406,7 +395,7 @@ class Inventory:
             return
         self._known.add(kind)
         for each in kind.__mro__:
-            if each in self._classes or not _is_users(each):
+            if each in self._classes or not is_users(each):
                 continue
             self._classes.add(each)
             for name, value in vars(each).items():
@@ -414,7 +403,7 @@ class Inventory:
                     self._all_functions(plain_functions(value), each)
                     caches = (part for part in parts_of(value) if isinstance(part, _CACHED))
                     self._waiting.extend((f"{each.__name__}.{name}", cache, each) for cache in caches)
-                elif isinstance(value, _CACHED) or (hasattr(value, "__get__") and _is_users(type(value))):
+                elif isinstance(value, _CACHED) or (hasattr(value, "__get__") and is_users(type(value))):
                     self._waiting.append((f"{each.__name__}.{name}", value, each))
             self._enter(Class(each.__name__, each, each))
 
@@ -508,7 +497,7 @@ def _way_of(kind: type) -> _Way | None:
     """Return what takes stock of the objects of a class; None where nothing is to be taken."""
     if is_iterator(kind):
         return Inventory._iterator
-    usual = Inventory._object if _is_users(kind) else None
+    usual = Inventory._object if is_users(kind) else None
     return next((way for kinds, way in _WAYS if issubclass(kind, kinds)), usual)
 
 
@@ -554,7 +543,7 @@ def _is_internal(target: Any, name: Any) -> bool:
     return name in _OWN_OF_MODULES or (str(name).startswith("_") and type(target).__module__.startswith("torch."))
 
 
-def _is_users(kind: type) -> bool:
+def is_users(kind: type) -> bool:
     return not is_library(kind.__module__) or kind in _HOLDERS
 
 

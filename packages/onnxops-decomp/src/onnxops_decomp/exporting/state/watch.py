@@ -18,6 +18,7 @@ from onnxops_decomp.exporting.state.containers import Record, with_replaced
 from onnxops_decomp.exporting.state.inventory import Change, Inventory
 from onnxops_decomp.exporting.state.library_objects import memory_of
 from onnxops_decomp.exporting.state.memory import shared_memory, with_line
+from onnxops_decomp.exporting.state.reachability import contents_before, reachable
 from onnxops_decomp.exporting.state.trial import lasting
 
 __all__ = ["StatePlace", "StateWatch", "ignored_state", "state_refusal"]
@@ -84,7 +85,7 @@ class StateWatch:
         known = {(id(record), key) for place in self.places for record, key in (*place.held, place.read[:2])}
         if changes := self.inventory.changes():
             # What became of a container that the model let go makes no difference.
-            is_reached = self.inventory.reachable()
+            is_reached = reachable(self.inventory.records)
             changes = [change for change in changes if is_reached(change.record.target)]
         self.changes = [change for change in changes if (id(change.record), change.key) not in known]
         # Beside the tensors of the places they may hold others.
@@ -97,7 +98,7 @@ class StateWatch:
         weights = {id(weight): path for path, weight in self.inventory.weights.items()}
         replaced = [each for change in self.changes for each in self._tensors_of(change) or ()]
         parted = [*((path, old) for _, path, old in replaced), *self._named(rebound)]
-        is_reached = self.inventory.reachable() if parted else bool
+        is_reached = reachable(self.inventory.records) if parted else bool
         for path, old in parted:
             others = [weights[id(old)]] if id(old) in weights and weights[id(old)] != path else []
             for record, key in self.inventory.holding(old):
@@ -220,7 +221,7 @@ class StateWatch:
 
     def _tensors_of(self, change: Change) -> list[tuple[int, str, torch.Tensor]] | None:
         """Return the tensors that a change replaces by others of their kind; None if it does something else."""
-        before, spec = pytree.tree_flatten_with_path(self.inventory.contents_before(change.before))
+        before, spec = pytree.tree_flatten_with_path(contents_before(self.inventory.records, change.before))
         after, spec_after = pytree.tree_flatten(change.after)
         if spec != spec_after:
             return None
