@@ -83,6 +83,8 @@ class RandomState:
                 f"{bound} = {self._value()} * 1",
                 f"{bound} += {self._value()}",
                 f"{bound}, {other} = {other} * 1, {bound} * 1",
+                f"{bound} = {other}",
+                f"{bound} = {other}[:]",
                 choose(_CONTAINERS),
                 f"view = {place}; view += 1",
                 f"copy = {place}.clone(); {choose(self._places)}.add_(1); result = result + copy",

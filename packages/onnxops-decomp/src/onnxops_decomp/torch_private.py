@@ -37,6 +37,7 @@ __all__ = [
     "is_open",
     "is_unbacked",
     "is_without_data",
+    "memory_of_tensor",
     "overload_of_custom_op",
     "real_tensors",
     "recorded_guards",
@@ -142,7 +143,7 @@ class Computations(TorchDispatchMode):
         self._made: set[int] = set()
         self._layouts: dict[Any, tuple[torch.Size, tuple[int, ...], torch.dtype]] = {}
         self._shapes = {id(tensor): (tensor, _shape_of(tensor)) for tensor in unread}
-        self._memory = {_memory(shape): _memory(tensor) for tensor, shape in self._shapes.values()}
+        self._memory = {memory_of_tensor(shape): memory_of_tensor(tensor) for tensor, shape in self._shapes.values()}
 
     def __exit__(self, *exception: Any) -> None:
         """Forget what was written and drawn."""
@@ -165,7 +166,7 @@ class Computations(TorchDispatchMode):
         return self._numbers.setdefault(origin, len(self._numbers))
 
     def _place(self, tensor: torch.Tensor) -> int:
-        memory = _memory(tensor)
+        memory = memory_of_tensor(tensor)
         return self._memory.get(memory, memory)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -189,7 +190,7 @@ class Computations(TorchDispatchMode):
             if isinstance(leaf, torch.Tensor):
                 self.note(leaf, (call, index))
                 if not any(returned.alias_info for returned in func._schema.returns):
-                    self._made.add(_memory(leaf))
+                    self._made.add(memory_of_tensor(leaf))
         return result
 
     def _result(self, func: Any, leaves: Sequence[Any], structure: Any) -> Any:
@@ -236,9 +237,13 @@ def _shape_of(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
 
 
-def _memory(tensor: torch.Tensor) -> int:
-    """Return what tensors that share their memory have in common (``UntypedStorage._cdata``)."""
-    return int(tensor.untyped_storage()._cdata)
+def memory_of_tensor(tensor: torch.Tensor) -> int:
+    """Return what tensors that share their memory have in common; modes of torch don't see it.
+
+    ``UntypedStorage._cdata`` and ``torch._C.DisableTorchFunction``.
+    """
+    with torch._C.DisableTorchFunction():
+        return int(tensor.untyped_storage()._cdata) if tensor.layout is torch.strided else id(tensor)
 
 
 def _written(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from onnxops_decomp.exporting import (
     KeptContents,
     Rebound,
     Registries,
+    StatePlace,
     StateWatch,
     identities_of_numbers,
     is_without_data,
@@ -137,6 +138,8 @@ class CapturedState:
 
         with self._inventory.replayed(), allocated_on_paper(self._model):
             self._inventory.accept()
+            if state == "io":
+                self._watch.check_met(call, leaves, MutationError)
             found = self._watch.lasting(call, leaves)
         if found and state != "ignore":
             raise MutationError(state_refusal(found))
@@ -193,30 +196,32 @@ class CapturedState:
         if not hooked:
             yield
             return
-        model, names = self._model, [_name(index) for index, _ in enumerate(self._watch.places)]
-
+        model, places = self._model, self._watch.places
+        names = [_name(index) for index, _ in enumerate(places)]
         registries = Registries(model)
 
         def enter(*_: Any) -> None:
             nonlocal registries
             registries = Registries(model)
             # Results of the call may be what a place held before it.
-            self._watch.enter([model._buffers[name].clone() for name in names])  # type: ignore[union-attr]
+            self._watch.enter([self._found(name, place) for name, place in zip(names, places, strict=True)])
 
         def leave(_module: Any, _args: Any, result: Any) -> Any:
             rebound = registries.rebound()
             values = self._watch.leave(each.target for each in rebound)
             self._others = [each for each in rebound if not each.fits]
-            registries.check_shared(rebound, self._line, MutationError)
             registries.check_tied(rebound, self._line, MutationError)
             written = [(each.before, each.after) for each in rebound if each.fits]
-            places = [model._buffers[name] for name in names]
-            result = _write_at_the_end([*written, *zip(places, values, strict=True)], result)  # type: ignore[list-item]
+            buffers = [model._buffers[name] for name in names]
+            pairs = [*written, *zip(buffers, values, strict=True)]
+            result = _write_at_the_end(pairs, result, self._buffers())
             registries.restore()
             return result
 
-        for name, place in zip(names, self._watch.places, strict=True):
-            model.register_buffer(name, place.tensor.detach(), persistent=False)
+        for name, place in zip(names, places, strict=True):
+            # torch.export captures no buffers that share memory and are written to.
+            own = place.tensor.detach()
+            model.register_buffer(name, own.clone() if self._path(place) else own, persistent=False)
         hooks = [model.register_forward_pre_hook(enter, prepend=True), model.register_forward_hook(leave)]
         try:
             with unassigned_buffers():
@@ -228,6 +233,21 @@ class CapturedState:
                 del model._buffers[name]
                 model._non_persistent_buffers_set.discard(name)
 
+    def _found(self, name: str, place: StatePlace) -> torch.Tensor:
+        """Return what the model is to find in a place: a parameter or buffer if it is that one by another name."""
+        if path := self._path(place):
+            owner, _, attribute = path.rpartition(".")
+            return getattr(self._model.get_submodule(owner), attribute)  # type: ignore[no-any-return]
+        return self._model._buffers[name].clone()  # type: ignore[union-attr]
+
+    def _buffers(self) -> Iterator[torch.Tensor]:
+        """Yield what the buffers are while the model is captured."""
+        return (buffer for module in self._model.modules() for buffer in module._buffers.values() if buffer is not None)
+
+    def _path(self, place: StatePlace) -> str | None:
+        """Return the path of the parameter or buffer that a place holds as well."""
+        return next((path for path, weight in self._inventory.weights.items() if weight is place.tensor), None)
+
 
 @contextlib.contextmanager
 def watched_state(model: torch.nn.Module) -> Iterator[CapturedState]:
@@ -236,19 +256,23 @@ def watched_state(model: torch.nn.Module) -> Iterator[CapturedState]:
         yield CapturedState(model, inventory)
 
 
-def _write_at_the_end(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], result: Any) -> Any:
+def _write_at_the_end(
+    pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], result: Any, others: Iterable[torch.Tensor]
+) -> Any:
     """Write values to tensors, all of which are read before.
 
     Args:
         pairs: The tensors and the values.
         result: What the model returns.
+        others: What else may be written to: torch.export takes no value that is another's, too.
 
     Returns:
         The same, with copies of what shows the memory of the tensors.
     """
     if not pairs:
         return result
-    memory = {id(tensor.untyped_storage()) for tensor, _ in pairs}
+    tensors = (*(tensor for tensor, _ in pairs), *others)
+    memory = {id(tensor.untyped_storage()) for tensor in tensors if tensor.layout is torch.strided}
 
     def kept(value: torch.Tensor) -> torch.Tensor:
         shows = value.layout is torch.strided and id(value.untyped_storage()) in memory

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -15,13 +16,14 @@ __all__ = ["edited", "with_one_name_each"]
 
 
 def edited(
-    program: torch.export.ExportedProgram, edit: Callable[[torch.fx.Graph], None]
+    program: torch.export.ExportedProgram, edit: Callable[[torch.fx.Graph], None], without: Collection[str] = ()
 ) -> torch.export.ExportedProgram:
     """Return a program whose graph is changed.
 
     Args:
         program: Left as it is.
         edit: Changes a copy of its graph, whose nodes have the same names, in place.
+        without: Weights and constants that the changed graph does not take any more, by the names of its inputs.
     """
     graph = program.graph_module.graph
     copied = copy.deepcopy(graph)
@@ -31,15 +33,20 @@ def edited(
     module = torch.fx.GraphModule(program.graph_module, copied)
     edit(module.graph)
     module.recompile()
+    signature, dropped = program.graph_signature, set[str]()
+    if without:
+        dropped = {str(spec.target) for spec in signature.input_specs if spec.arg.name in without}
+        kept = [spec for spec in signature.input_specs if spec.arg.name not in without]
+        signature = dataclasses.replace(signature, input_specs=kept)
     return torch.export.ExportedProgram(
         root=module,
         graph=module.graph,
-        graph_signature=program.graph_signature,
-        state_dict=program.state_dict,
+        graph_signature=signature,
+        state_dict={name: value for name, value in program.state_dict.items() if name not in dropped},
         range_constraints=program.range_constraints,
         module_call_graph=program.module_call_graph,
         example_inputs=program.example_inputs,
-        constants=program.constants,
+        constants={name: value for name, value in program.constants.items() if name not in dropped},
         verifiers=list(program.verifiers),
     )
 
@@ -57,14 +64,18 @@ def with_one_name_each(program: torch.export.ExportedProgram) -> torch.export.Ex
         nodes = {node.name: node for node in graph.find_nodes(op="placeholder")}
         for name, other in others.items():
             nodes[name].replace_all_uses_with(nodes[other])
+            graph.erase_node(nodes[name])
 
-    return edited(program, join)
+    # torch functionalizes no program that takes a tensor twice and writes to it.
+    return edited(program, join, without=others)
 
 
 def _other_names(program: torch.export.ExportedProgram) -> dict[str, str]:
     """Return the inputs that are the same tensor as another one, with that one: no constant if there is another."""
     weights: dict[str, Any] = {**program.constants, **program.state_dict}
-    specs = [spec for spec in program.graph_signature.input_specs if spec.target is not None]
+    mutated = {spec.target for spec in program.graph_signature.output_specs if spec.target is not None}
+    inputs = program.graph_signature.input_specs
+    specs = [spec for spec in inputs if spec.target is not None and spec.target not in mutated]
     # Constants come last.
     specs.sort(key=lambda spec: spec.kind is InputKind.CONSTANT_TENSOR)
     known: dict[Any, str] = {}

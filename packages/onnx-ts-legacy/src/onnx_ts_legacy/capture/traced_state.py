@@ -151,6 +151,7 @@ class TracedState:
         """
         if state == "io":
             self._watch.check_parted(StateError)
+            self._watch.check_met(call, tensors, StateError)
         self._check_values(call, tensors, *traced)
         self._check_lasting(call, tensors, state)
 

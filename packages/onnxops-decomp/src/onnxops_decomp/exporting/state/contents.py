@@ -35,7 +35,6 @@ class KeptContents(TorchFunctionMode):
         self._copies = _Copies()
         # Where calls are captured, detach() would give a tensor without data.
         self._before = {id(tensor): (tensor, tensor.detach()) for tensor in strided}
-        self._assigned: set[int] = set()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call a function of torch, and copy before what it may write to.
@@ -44,10 +43,8 @@ class KeptContents(TorchFunctionMode):
             TypeError: If a tensor that has data is given the memory of one without.
         """
         kwargs = kwargs or {}
-        if func == _SETS_DATA and id(args[0]) in self._before:
-            if is_without_data(args[1]):
-                raise TypeError("no export follows an assignment to the data of a tensor; write x.copy_(...)")
-            self._assigned.add(id(args[0]))
+        if func == _SETS_DATA and id(args[0]) in self._before and is_without_data(args[1]):
+            raise TypeError("no export follows an assignment to the data of a tensor; write x.copy_(...)")
         if "out" in kwargs or _may_write(func):
             for leaf in pytree.tree_leaves((args, kwargs)):
                 if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided and not is_without_data(leaf):
@@ -64,10 +61,8 @@ class KeptContents(TorchFunctionMode):
         return known is not None and known._version != version
 
     def restore(self) -> None:
-        """Put the copies back, and the memory that ``x.data = ...`` took away."""
-        for tensor, before in map(self._before.__getitem__, self._assigned):
-            tensor.data = before
-        self._assigned.clear()
+        """Put the copies back, and the memory and sizes that ``x.data = ...``, ``set_`` and their like took away."""
+        _restore_places(self._before.values())
         self._copies.restore()
         self._versions = {key: (tensor, tensor._version) for key, (tensor, _) in self._versions.items()}
 
@@ -90,10 +85,15 @@ def restored_contents(tensors: Iterable[torch.Tensor]) -> Iterator[None]:
     try:
         yield
     finally:
-        for tensor, own in before:
-            if _place(tensor) != _place(own):
-                tensor.data = own
+        _restore_places(before)
         copies.restore()
+
+
+def _restore_places(before: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    """Give tensors their memory, sizes and strides back, which other tensors hold."""
+    for tensor, own in before:
+        if _place(tensor) != _place(own):
+            tensor.data = own
 
 
 def _place(tensor: torch.Tensor) -> tuple[int, torch.Size, tuple[int, ...]]:

@@ -153,6 +153,11 @@ class Inventory:
         return self._records
 
     @property
+    def all_records(self) -> Sequence[Record]:
+        """Those, and the registries of modules, which torch keeps for itself."""
+        return [*self._records, *self._own]
+
+    @property
     def has_iterators(self) -> bool:
         """Whether the model keeps an iterator."""
         return bool(self._iterators) or any(isinstance(value, Replayed) for value in self.unread)

@@ -91,8 +91,6 @@ class Registries:
             for attribute in ("_parameters", "_buffers")
             if type(registry := vars(module)[attribute]) is dict
         ]
-        tensors = (x for slot in self._slots for x in slot.before.values() if isinstance(x, torch.Tensor))
-        self._versions = {id(x): x._version for x in tensors if not x.is_inference()}
 
     def rebound(self) -> list[Rebound]:
         """Return the entries that are others than before."""
@@ -127,50 +125,18 @@ class Registries:
             line: Returns the line that changes an entry, by its qualified name.
             refuse: Makes the exception.
         """
-        for each, target, _ in self._meetings(rebound, lambda before, _: before):
-            raise refuse(
-                f"The model binds {with_line(each.target, line(each.target))} anew, which shared its memory "
-                f"with {target}. {_APART}"
-            )
-
-    def check_shared(
-        self, rebound: Sequence[Rebound], line: Callable[[str], str], refuse: Callable[[str], Exception]
-    ) -> None:
-        """Refuse entries that show the memory of others now, if something is written to it in place.
-
-        Args:
-            rebound: The entries that are others than before.
-            line: Returns the line that changes an entry, by its qualified name.
-            refuse: Makes the exception.
-        """
-        for each, target, before in self._meetings(rebound, lambda _, after: after):
-            if any(map(self._is_written, (each.before, before, each.after))):
-                raise refuse(
-                    f"The model binds {with_line(each.target, line(each.target))} to the memory of {target}, and "
-                    f"writes to it in place. {_APART}"
-                )
-
-    def _meetings(
-        self, rebound: Sequence[Rebound], chosen: Callable[[Any, Any], Any]
-    ) -> Iterator[tuple[Rebound, str, Any]]:
-        """Yield the entries that show the memory of others, with the names of these and what they were before.
-
-        Args:
-            rebound: The entries that are others than before.
-            chosen: Chooses what counts: what an entry was before, or what it is.
-        """
         for each in rebound:
-            for target, before, after in self._entries():
-                if target != each.target and _share(chosen(before, after), chosen(each.before, each.after)):
-                    yield each, target, before
+            for target, before in self._entries():
+                if target != each.target and _share(before, each.before):
+                    raise refuse(
+                        f"The model binds {with_line(each.target, line(each.target))} anew, which shared its memory "
+                        f"with {target}. {_APART}"
+                    )
 
-    def _entries(self) -> Iterator[tuple[str, Any, Any]]:
+    def _entries(self) -> Iterator[tuple[str, Any]]:
         for slot in self._slots:
-            for name, value in slot.now().items():
-                yield slot.target(name), slot.before.get(name), value
-
-    def _is_written(self, tensor: Any) -> bool:
-        return isinstance(tensor, torch.Tensor) and tensor._version != self._versions.get(id(tensor), 0)
+            for name in slot.now():
+                yield slot.target(name), slot.before.get(name)
 
 
 def _share(first: Any, second: Any) -> bool:

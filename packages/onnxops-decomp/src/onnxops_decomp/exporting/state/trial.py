@@ -19,7 +19,7 @@ from onnxops_decomp.exporting.state.gradients import gradient_mode
 from onnxops_decomp.exporting.state.inventory import Change, Inventory, same
 from onnxops_decomp.torch_private import Computations, fake_mode_of, is_without_data
 
-__all__ = ["are_close", "lasting", "lasting_in_copies", "results_of"]
+__all__ = ["are_close", "equal_results", "lasting", "lasting_in_copies", "other_leaves", "results_of"]
 
 _Call = Callable[[Sequence[Any]], Any]
 _Run = Callable[[_Call, Sequence[Any]], list[Any]]
@@ -42,7 +42,7 @@ def lasting(inventory: Inventory, changes: Sequence[Change], call: _Call, leaves
     mode = next((fake_mode_of(x) for x in tensors if is_without_data(x)), None)
     try:
         leaves = [_without_data(leaf, mode) for leaf in leaves] if mode else leaves
-        other = [_other(leaf) for leaf in leaves]
+        other = other_leaves(leaves)
     except Exception:
         # Of what cannot be changed nothing can be tried.
         return list(changes)
@@ -78,7 +78,7 @@ def _makes_no_difference(inventory: Inventory, call: _Call, leaves: Sequence[Any
     finally:
         inventory.restore()
     before, after = ({(id(each.record), each.key): each.after for each in found} for found in (left, settled))
-    return _equal(first, second) and same(before, after)
+    return equal_results(first, second) and same(before, after)
 
 
 def _is_of_numbers(change: Change) -> bool:
@@ -122,7 +122,7 @@ def _attempt(
         return None
     finally:
         inventory.restore()
-    if not _equal(fresh, second):
+    if not equal_results(fresh, second):
         return list(changes)
     return [change for change in changes if (id(change.record), change.key) in moved]
 
@@ -152,12 +152,12 @@ def lasting_in_copies(
             torch.default_generator.manual_seed(0)
             return pytree.tree_leaves(call(copied, own))
 
-    other = [_other(leaf) for leaf in leaves]
+    other = other_leaves(leaves)
     try:
         fresh, used = results(copy.deepcopy(model), other), copy.deepcopy(model)
         results(used, leaves)
         first = copy.deepcopy(held(used))
-        same_results = _equal(fresh, results(used, other))
+        same_results = equal_results(fresh, results(used, other))
     except Exception:
         # What cannot be tried is taken to matter.
         return set(held(model))
@@ -200,6 +200,11 @@ def _without_data(leaf: Any, mode: Any) -> Any:
     return mode.from_tensor(leaf) if isinstance(leaf, torch.Tensor) and fake_mode_of(leaf) is None else leaf
 
 
+def other_leaves(leaves: Sequence[Any]) -> list[Any]:
+    """Return the leaves of arguments like these with other numbers in their tensors."""
+    return [_other(leaf) for leaf in leaves]
+
+
 def _other(leaf: Any) -> Any:
     """Return a tensor of the same shape with other numbers; integers and truth values only change places."""
     if not isinstance(leaf, torch.Tensor):
@@ -235,7 +240,8 @@ def _equal_tensors(a: torch.Tensor, b: torch.Tensor) -> bool:
     return a.shape == b.shape and a.dtype == b.dtype and torch.allclose(a, b, equal_nan=True)
 
 
-def _equal(first: Sequence[Any], second: Sequence[Any]) -> bool:
+def equal_results(first: Sequence[Any], second: Sequence[Any]) -> bool:
+    """Tell whether two lists of results are the same but for rounding."""
     if len(first) != len(second):
         return False
     return all(

@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 from onnxops_decomp.exporting.state.containers import Record, with_replaced
 from onnxops_decomp.exporting.state.inventory import Change, Inventory
 from onnxops_decomp.exporting.state.library_objects import memory_of
+from onnxops_decomp.exporting.state.meetings import differs_apart, meetings
 from onnxops_decomp.exporting.state.memory import shared_memory, with_line
 from onnxops_decomp.exporting.state.reachability import contents_before, reachable
 from onnxops_decomp.exporting.state.trial import lasting
@@ -54,6 +55,7 @@ class StateWatch:
         places: The tensors that :meth:`enter` replaces by inputs of the program.
         changes: What the last run changed beside them.
         parted: Tensors that a run replaced under one name and not under others, by path, with another one.
+        met: Tensors that show memory of others after a run, and not before, by path, with another one.
     """
 
     def __init__(self, inventory: Inventory, *, resizable: bool = False) -> None:
@@ -61,6 +63,7 @@ class StateWatch:
         self.places: list[StatePlace] = []
         self.changes: list[Change] = []
         self.parted: dict[str, str] = {}
+        self.met: dict[str, str] = {}
         self._continued: list[Change] = []
 
     def enter(self, tensors: Sequence[torch.Tensor]) -> None:
@@ -90,7 +93,9 @@ class StateWatch:
         self.changes = [change for change in changes if (id(change.record), change.key) not in known]
         # Beside the tensors of the places they may hold others.
         self._continued = [change for change in changes if (id(change.record), change.key) in known]
-        self._note_parted(rebound)
+        self._note_parted(rebound := list(rebound))
+        if rebound or any(isinstance(leaf, torch.Tensor) for change in changes for leaf in _leaves(change.after)):
+            self.met = meetings(self.inventory.all_records, {*rebound, *(change.path for change in changes)})
         self.inventory.restore(registries=False)
         return results
 
@@ -123,6 +128,24 @@ class StateWatch:
             raise refuse(
                 f"The model binds {name} anew, which it keeps as {other} as well: "
                 "later calls find two tensors there. Write to it with copy_(), or keep it under one name."
+            )
+
+    def check_met(
+        self, call: Callable[[Sequence[Any]], Any], leaves: Sequence[Any], refuse: Callable[[str], Exception]
+    ) -> None:
+        """Refuse what comes to show the memory of something else, where a later call changes both by one name.
+
+        Args:
+            call: Calls the model on the flat leaves of the arguments.
+            leaves: Those of the example.
+            refuse: Makes the exception.
+        """
+        if self.met and differs_apart(self.inventory, call, leaves):
+            path, other = next(iter(self.met.items()))
+            raise refuse(
+                f"The model binds {with_line(path, self.inventory.line(path))} to the memory of {other}, and a later "
+                "call that writes to one of them changes both. The values of an ONNX model are apart from each other: "
+                "bind a clone."
             )
 
     def check_constants(
