@@ -31,9 +31,9 @@ def files_on(page: str) -> list[str]:
 
 
 def copied(package: ModuleType, folder: Path) -> Path:
-    """A copy of a package, which stands before the installed one on the path."""
+    """A copy of a package and of what Python compiled of it, which stands before the installed one on the path."""
     source = Path(str(package.__file__)).parent
-    return shutil.copytree(source, folder / source.name, ignore=shutil.ignore_patterns("__pycache__"))
+    return shutil.copytree(source, folder / source.name)
 
 
 @pytest.fixture
