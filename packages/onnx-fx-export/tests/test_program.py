@@ -11,8 +11,9 @@ import pytest
 import torch
 
 import onnx_fx_export
+import onnx_ts_legacy
 from onnx_fx_export import export
-from onnx_fx_export.errors import InvalidArgumentError
+from onnx_fx_export.errors import InvalidArgumentError, RuntimeSupportError
 from onnx_fx_export.sizes.constraints import CONSTRAINTS_KEY
 
 
@@ -131,6 +132,39 @@ def test_the_session_is_made_as_asked(program) -> None:
     options.log_severity_level = 5  # no such level
     with pytest.raises(RuntimeError):
         program.initialize_inference_session(sess_options=options)
+
+
+class Lookup(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = torch.nn.Embedding(5, 2)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.rows(ids) * 2
+
+
+@pytest.mark.parametrize("export_model", [export, onnx_ts_legacy.export])
+def test_a_failure_of_the_runtime_names_the_node_and_the_line(export_model) -> None:
+    program = export_model(Lookup(), (torch.tensor([1, 2]),), dynamic_shapes=[{0: "n"}])
+    with pytest.raises(RuntimeSupportError, match=r"failed in Gather \(\S+, at .*\.py:\d+\) for ids \[3\]: .*bounds"):
+        program(torch.tensor([1, 5, 2]))
+    with pytest.raises(RuntimeSupportError, match=r"call_reference\(\) runs the model"):
+        program.run({"ids": torch.tensor([7])})
+    assert program.run({"ids": torch.tensor([4])})[program.output_names[0]].shape == (1, 2)
+
+
+@pytest.mark.parametrize("export_model", [export, onnx_ts_legacy.export])
+@pytest.mark.parametrize("sizes", [(-1, 1), (2, -1), (1, -1, 3)])
+def test_an_open_size_beside_no_rows_is_right(export_model, sizes: tuple[int, ...]) -> None:
+    class Split(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.unflatten(1, sizes)
+
+    program = export_model(Split(), (torch.randn(2, 6),), dynamic_shapes=[{0: "n"}])
+    for rows in (0, 1, 3):
+        x = torch.randn(rows, 6)
+        found = program.run({program.input_names[0]: x})[program.output_names[0]]
+        torch.testing.assert_close(found, x.unflatten(1, sizes))
 
 
 @pytest.mark.parametrize("use", ["call", "session", "values"])

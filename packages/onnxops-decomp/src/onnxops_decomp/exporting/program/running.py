@@ -15,7 +15,7 @@ import onnx_ir as ir
 import torch
 
 from onnxops_decomp.exporting.errors import InvalidArgumentError, MissingRuntimeError, RuntimeSupportError
-from onnxops_decomp.exporting.program.runtime_support import refused_node, refused_opset
+from onnxops_decomp.exporting.program.runtime_support import failed_node, refused_node, refused_opset
 from onnxops_decomp.exporting.program.saving import (
     MAX_SINGLE_FILE_BYTES,
     Saving,
@@ -49,6 +49,7 @@ class Session:
         if initializer is None:
             options.setdefault("providers", ["CPUExecutionProvider"])
             options.setdefault("sess_options", _quiet())
+        self._model = model
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         if weight_bytes(model) < MAX_SINGLE_FILE_BYTES:
             check_data(model)
@@ -74,11 +75,18 @@ class Session:
 
         Raises:
             InvalidArgumentError: If an input is of another dtype.
+            RuntimeSupportError: If the runtime fails in a node.
         """
         wanted = {value.name for value in self._session.get_inputs()}
         given = {str(value.name): value for value in declared if value.name in wanted and value.name in inputs}
         feeds = {name: _to_ort(_fitting(value, inputs[name])) for name, value in given.items()}
-        return _outputs(self._session, feeds)
+        try:
+            return _outputs(self._session, feeds)
+        except Exception as error:  # ONNX Runtime's errors have no common base but this
+            shapes = {name: value.shape() for name, value in feeds.items()}
+            if (failure := failed_node(self._model, str(error), shapes)) is None:
+                raise
+            raise RuntimeSupportError(failure) from error
 
 
 def run_proto(proto: onnx.ModelProto, inputs: Mapping[str, Any]) -> list[torch.Tensor]:

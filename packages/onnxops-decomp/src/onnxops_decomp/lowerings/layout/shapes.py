@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -165,6 +166,10 @@ def view_dtype(op: OpBuilder, self: ir.Value, dtype: torch.dtype) -> ir.Value:
 def unflatten(op: OpBuilder, self: ir.Value, dim: int, sizes: Sequence[Size]) -> ir.Value:
     dim = axis_in(op.rank(self), dim)
     own = op.sizes(self)
+    known = [size for size in sizes if isinstance(size, int) and size != -1]
+    if isinstance(whole := own[dim], int) and len(known) == len(sizes) - 1 and math.prod(known):
+        # Where another dimension has no elements, Reshape cannot tell the size that is left open.
+        sizes = [whole // math.prod(known) if isinstance(size, int) and size == -1 else size for size in sizes]
     return reshape(op, self, [*own[:dim], *sizes, *own[dim + 1 :]])
 
 
