@@ -167,9 +167,9 @@ def unflatten(op: OpBuilder, self: ir.Value, dim: int, sizes: Sequence[Size]) ->
     dim = axis_in(op.rank(self), dim)
     own = op.sizes(self)
     known = [size for size in sizes if isinstance(size, int) and size != -1]
-    if isinstance(whole := own[dim], int) and len(known) == len(sizes) - 1 and math.prod(known):
+    if isinstance(whole := own[dim], int) and len(known) == len(sizes) - 1 and (part := math.prod([*known, 1])):
         # Where another dimension has no elements, Reshape cannot tell the size that is left open.
-        sizes = [whole // math.prod(known) if isinstance(size, int) and size == -1 else size for size in sizes]
+        sizes = [whole // part if isinstance(size, int) and size == -1 else size for size in sizes]
     return reshape(op, self, [*own[:dim], *sizes, *own[dim + 1 :]])
 
 
