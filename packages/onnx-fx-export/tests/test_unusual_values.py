@@ -10,6 +10,7 @@ import torch
 from torch.export import Dim
 
 from onnx_fx_export import InvalidArgumentError, export
+from onnx_fx_export.sizes.trial_runs import TrialRuns
 
 
 def bounded(x):
@@ -103,3 +104,31 @@ def test_a_size_that_decides_with_the_data_is_kept_as_a_condition():
         torch.testing.assert_close(program(x), x * 2)
     with pytest.raises(InvalidArgumentError):
         program(-torch.ones(3, 2))
+
+
+@pytest.mark.parametrize(("example", "runs"), [(torch.arange(6).reshape(3, 2), 2), (torch.randn(3, 2), 4)])
+def test_no_run_is_made_twice(example, runs, monkeypatch):
+    points, run = [], TrialRuns.run
+
+    def counted(trials, sizes, *args, **kwargs):
+        points.append(sizes)
+        return run(trials, sizes, *args, **kwargs)
+
+    monkeypatch.setattr(TrialRuns, "run", counted)
+    model = Branches(not_one, same)
+    program = export(model, (example,), dynamic_shapes=({0: Dim.DYNAMIC},))
+
+    assert len(points) == runs
+    torch.testing.assert_close(program(example[:1]), model(example[:1]))
+
+
+def test_a_model_whose_code_leaves_nothing_open_is_not_run(monkeypatch):
+    """Most of the code that its classes bring along loads and patches models, and asks for classes there."""
+    from transformers import ConvNextConfig, ConvNextModel
+
+    model = ConvNextModel(ConvNextConfig(hidden_sizes=[4, 8, 8, 8], depths=[1, 1, 1, 1])).eval()
+    monkeypatch.setattr(TrialRuns, "run", lambda *_, **__: pytest.fail("the model was run"))
+    program = export(model, (torch.randn(2, 3, 32, 32),), dynamic_shapes=({0: Dim.DYNAMIC},))
+
+    x = torch.randn(3, 3, 32, 32)
+    torch.testing.assert_close(program(x).last_hidden_state, model(x).last_hidden_state, rtol=1e-4, atol=1e-4)

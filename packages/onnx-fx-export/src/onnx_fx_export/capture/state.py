@@ -119,7 +119,7 @@ class CapturedState:
 
     def type_tests(self) -> list[str]:
         """Return the lines of the model's code that ask of what class a number or tensor is."""
-        return type_tests(self._inventory.functions)
+        return type_tests(self._inventory.running_functions())
 
     def notes(self, program: torch.export.ExportedProgram, example: Any, state: str) -> StateNotes:
         """Return what is known of the state of a captured program, when the model is again as the user gave it.

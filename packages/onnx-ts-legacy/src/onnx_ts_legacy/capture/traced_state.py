@@ -169,7 +169,7 @@ class TracedState:
         returned: Sequence[torch.Tensor],
         random_state: torch.Tensor,
     ) -> None:
-        lines = type_tests(self._inventory.functions, attributes=True)
+        lines = type_tests(self._inventory.running_functions(), attributes=True)
         if not lines or any(map(is_without_data, [*tensors, *self._inventory.weights.values()])):
             return
         expected = self.results(call, tensors, random_state)

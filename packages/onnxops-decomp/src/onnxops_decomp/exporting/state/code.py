@@ -16,6 +16,7 @@ from typing import Any
 
 __all__ = [
     "FUNCTIONS",
+    "all_names",
     "code_names",
     "imported_modules",
     "is_generated_code",
@@ -145,16 +146,17 @@ def is_read(path: str, functions: Mapping[Callable[..., Any], Any]) -> bool:
         functions: Functions of the model. One whose source is not known may do anything.
     """
     called = [f for f in functions if f.__name__ not in _NOT_OF_A_CALL]
-    named = [(part, f) for part in path.split(".") for f in called if part in _all_names(f.__code__)]
+    named = [(part, f) for part in path.split(".") for f in called if part in all_names(f.__code__)]
     return not named or any(_reads(function, part) for part, function in named)
 
 
 @functools.cache
-def _all_names(code: types.CodeType) -> frozenset[str]:
+def all_names(code: types.CodeType) -> frozenset[str]:
+    """Return the names and texts in code and in the functions that it defines."""
     inner = [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
     texts = (constant for constant in code.co_consts if isinstance(constant, str))
     named = (*code.co_names, *code.co_varnames, *code.co_freevars, *code.co_cellvars, *texts)
-    return frozenset(named).union(*map(_all_names, inner))
+    return frozenset(named).union(*map(all_names, inner))
 
 
 def _reads(function: Callable[..., Any], name: str) -> bool:

@@ -51,6 +51,7 @@ from onnxops_decomp.exporting.state.containers import (
     mutable_results,
 )
 from onnxops_decomp.exporting.state.library_objects import GLOBAL_GENERATORS, RESTORABLE, Replayed, is_iterator
+from onnxops_decomp.exporting.state.reached_code import reached_functions
 
 __all__ = ["Change", "Inventory", "is_library", "kept_inventory", "same"]
 
@@ -115,6 +116,9 @@ class Inventory:
         self.weights: dict[str, torch.Tensor] = {}
         self.functions: dict[Callable[..., Any], Any] = {}
         self.unread: list[Any] = []
+        self._named: dict[Callable[..., Any], set[str]] = {}
+        # What the model holds runs under any name.
+        self._held: set[Callable[..., Any]] = set()
         self._records: list[Record] = []
         # What torch keeps for itself is put back and not compared.
         self._own: list[Record] = []
@@ -128,7 +132,7 @@ class Inventory:
         # Classes of which all bases were seen.
         self._known: set[type] = set()
         self._kept: list[Any] = []
-        self._named: dict[int, _Named] = {}
+        self._namespaces: dict[int, _Namespace] = {}
         self._iterators: dict[int, Replayed] = {}
         self._ways: dict[type, _Way | None] = {}
         self._waiting: list[tuple[str, Any, Any]] = [
@@ -260,6 +264,11 @@ class Inventory:
         owner = next((r.path for r in self._records if r.target is change.record.owner), "")
         return is_read(change.path.removeprefix(f"{owner}."), self.functions)
 
+    def running_functions(self) -> list[Callable[..., Any]]:
+        """Return those of :attr:`functions` that a call may run; all of them that no package was installed with."""
+        named = {each: names for each, names in self._named.items() if each not in self._held}
+        return reached_functions(self.functions, named, lambda each: not _is_installed(each.__module__))
+
     # ---- the walk
 
     def _walk(self) -> None:
@@ -369,6 +378,9 @@ class Inventory:
             for key, value in items.items()
             if type(value) not in _ATOM_KINDS
         ]
+        for _, value, _ in parts:
+            if isinstance(value, FUNCTIONS):
+                self._held.update(plain_functions(value))
         # The last one comes first.
         self._waiting.extend(reversed(parts))
 
@@ -405,12 +417,17 @@ class Inventory:
             self._classes.add(each)
             for name, value in vars(each).items():
                 if isinstance(value, FUNCTIONS):
+                    self._name(name, value)
                     self._all_functions(plain_functions(value), each)
                     caches = (part for part in parts_of(value) if isinstance(part, _CACHED))
                     self._waiting.extend((f"{each.__name__}.{name}", cache, each) for cache in caches)
                 elif isinstance(value, _CACHED) or (hasattr(value, "__get__") and is_users(type(value))):
                     self._waiting.append((f"{each.__name__}.{name}", value, each))
             self._enter(Class(each.__name__, each, each))
+
+    def _name(self, name: str, value: Any) -> None:
+        for function in plain_functions(value):
+            self._named.setdefault(function, set()).add(name)
 
     def _all_functions(self, functions: Iterable[types.FunctionType], owner: Any) -> None:
         for function in functions:
@@ -440,9 +457,9 @@ class Inventory:
 
     def _globals(self, namespace: dict[str, Any], names: frozenset[str], owner: Any) -> None:
         """Visit what code finds under its names, also in the modules that it names."""
-        known = self._named.get(id(namespace))
+        known = self._namespaces.get(id(namespace))
         if known is None:
-            known = self._named[id(namespace)] = _Named(Globals("", namespace, owner))
+            known = self._namespaces[id(namespace)] = _Namespace(Globals("", namespace, owner))
             self._records.append(known.record)
         if names in known.asked:
             return
@@ -456,12 +473,13 @@ class Inventory:
         for name in known.modules.keys() & names:
             self._globals(vars(known.modules[name]), names, owner)
 
-    def _global(self, known: _Named, name: str, value: Any, owner: Any) -> None:
+    def _global(self, known: _Namespace, name: str, value: Any, owner: Any) -> None:
         if isinstance(value, types.ModuleType):
             if not is_library(value.__name__):
                 known.modules[name] = value
         elif isinstance(value, type) or plain_functions(value):
             if _is_near(value, known.record.target):
+                self._name(name, value)
                 self._waiting.append((name, value, None))
         else:
             known.record.add(name)
@@ -469,7 +487,7 @@ class Inventory:
 
 
 @dataclasses.dataclass(slots=True, eq=False)
-class _Named:
+class _Namespace:
     """What code names in one namespace: the variables, all names that were looked up, and the modules among them."""
 
     record: Globals
