@@ -6,7 +6,6 @@ of them changes both in PyTorch, and one in ONNX.
 
 from __future__ import annotations
 
-import itertools
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
@@ -41,8 +40,10 @@ def meetings(records: Sequence[Record], bound: Collection[str]) -> dict[str, str
     return {
         path: other
         for paths in groups.values()
-        for path, other in itertools.permutations(paths, 2)
-        if _begins(path, bound) and (path not in before or before[path] != before.get(other))
+        for path in paths
+        if _begins(path, bound)
+        for other in paths
+        if other != path and (path not in before or before[path] != before.get(other))
     }
 
 
