@@ -13,6 +13,7 @@ from torch_names import found, private_names
 
 import onnx_ts_legacy
 from onnx_ts_legacy import _torch_private as private
+from onnx_ts_legacy.errors import CaptureError
 from onnxops_core.exporting import replaced
 
 
@@ -208,3 +209,21 @@ def test_checks_end_in_one_function_and_parts_in_one_operator() -> None:
         torch._check_value(False, lambda: "no")
     assert seen == [(RuntimeError, False), (ValueError, False)]
     assert [len(part) for part in private.split(torch.ones(5), 2, 0)] == [2, 2, 1]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: torch.cond(x.sum() > 0, lambda a: a * 2, lambda a: a - 1, (x,)),
+        lambda x: torch.compile(torch.sin, backend="eager")(x),
+    ],
+    ids=["cond", "compile"],
+)
+def test_compiled_code_is_refused_by_its_line(call: Any) -> None:
+    class Model(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return call(x) + 1
+
+    with pytest.raises(CaptureError, match=r"calls compiled code at .*test_torch_private\.py:\d+, as"):
+        onnx_ts_legacy.export(Model(), (torch.ones(2),))
+    torch.testing.assert_close(Model()(torch.ones(2)), call(torch.ones(2)) + 1)

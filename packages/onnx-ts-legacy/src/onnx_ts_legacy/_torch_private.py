@@ -63,6 +63,7 @@ __all__ = [
     "inline_calls",
     "insert_casts",
     "is_data_dependent",
+    "is_of_dynamo",
     "lacks_fake_kernel",
     "new_dimension",
     "overload_of_schema",
@@ -178,6 +179,14 @@ def refuses_symbols(error: BaseException) -> bool:
 def refuses_argument(error: BaseException) -> bool:
     """Tell whether the parser of arguments refused one, as it does symbols for numbers (``FunctionSchema``'s text)."""
     return isinstance(error, RuntimeError | TypeError) and "Expected a value of type" in str(error)
+
+
+def is_of_dynamo(error: BaseException) -> bool:
+    """Tell whether Dynamo raised an error, as it does where a trace calls what it compiles (``torch._dynamo``)."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and str(trace.tb_frame.f_globals.get("__name__", "")).startswith("torch._dynamo")
 
 
 def python_kernels() -> contextlib.AbstractContextManager[Any]:

@@ -438,6 +438,12 @@ def _explained() -> Iterator[None]:
                 "of a module that it keeps in a list, a dict or a closure. Keep modules in attributes, "
                 "torch.nn.ModuleList or torch.nn.ModuleDict, or detach() the weight."
             ) from error
+        if private.is_of_dynamo(error):
+            raise CaptureError(
+                f"The model calls compiled code{f' at {line}' if line else ''}, as torch.compile makes it, and as "
+                "torch.cond, while_loop and flex_attention do by themselves: no trace records it. Export the model "
+                "with onnx_fx_export, or script it and write if and while there."
+            ) from error
         raise CaptureError(
             f"The model could not be traced: {type(error).__name__}: {text[0] if text else ''}"
             + (f" (at {line})" if line else "")
