@@ -216,9 +216,25 @@ def write_to_both(model: Any, x: Tensor) -> Tensor:
     return y + model.last
 
 
-def test_buffers_that_come_to_share_memory_are_refused_where_it_is_written_to() -> None:
-    with pytest.raises(OnnxExporterError, match=r"binds older .* to the memory of last, and writes to it"):
-        onnx_fx_export.export(Kept(write_to_both), (X,), state="io")
+def read_after_a_write(model: Any, x: Tensor) -> Tensor:
+    model.last.add_(x)
+    y = model.older + x
+    model.older = model.last
+    return y
+
+
+@pytest.mark.parametrize("export", EXPORTERS, ids=["fx", "ts"])
+def test_buffers_that_come_to_share_memory_are_refused_where_a_later_call_tells(export: Any) -> None:
+    with pytest.raises(OnnxExporterError, match=r"binds older .* to the memory of last, and a later call that writes"):
+        export(Kept(read_after_a_write), (X,), state="io")
+
+
+@pytest.mark.parametrize("export", EXPORTERS, ids=["fx", "ts"])
+def test_buffers_that_come_to_share_memory_are_state_where_no_call_tells(export: Any) -> None:
+    model = Kept(write_to_both)
+    program = export(Kept(write_to_both), (X,), input_names=["x"], state="io")
+    with torch.no_grad():
+        torch.testing.assert_close(outputs_of_calls(program), [model(x) for x in CALLS])
 
 
 class Learning(nn.Module):
