@@ -39,11 +39,12 @@ from onnx_ts_legacy.state.attributes import (
     changed_attributes,
     check_memory,
     first_values,
+    first_variables,
     is_read_first,
     tie_weight,
     weight_tensor,
 )
-from onnx_ts_legacy.state.changes import changing_line, is_fixed, is_read, lasting
+from onnx_ts_legacy.state.changes import changing_line, differs_apart, is_fixed, is_read, lasting, meeting
 from onnx_ts_legacy.state.context import ConversionContext, Failure
 from onnx_ts_legacy.state.numbers import runtime_number
 from onnx_ts_legacy.state.slot_values import interface_value, state_input
@@ -67,6 +68,7 @@ from onnxops_decomp.exporting import (
     ignored_state,
     is_complex,
     names_by_leaf,
+    meeting_refusal,
     needed_state,
     shared_memory,
     state_refusal,
@@ -145,7 +147,9 @@ def convert(captured: Captured, options: Options, reference: Reference | None = 
     others = {name: line for name, line in lines.items() if not isinstance(captured.initial(name), _STATE)}
     if others and options.state != "ignore":
         raise StateError(state_refusal(others))
-    if options.state != "io":
+    if options.state == "io":
+        conversion.check_meetings(changed)
+    else:
         _refuse_or_warn(lines, options.state)
         needed = set()
     if changed.keys() - needed:
@@ -323,6 +327,21 @@ class _Conversion:
         start = f"{captured.prefix}." if captured.prefix else ""
         tried = lasting(captured.root, {start + name for name in fixed}, [x.value for x in captured.inputs])
         return read - fixed | {name.removeprefix(start) for name in tried}
+
+    def check_meetings(self, changed: Mapping[str, Any]) -> None:
+        """Refuse attributes of a script that show the same memory in the end, where a later call changes both.
+
+        Raises:
+            StateError: If there are any.
+        """
+        captured, variables = self._captured, {**first_variables(self.context), **changed}
+        met = meeting(variables) if captured.root is not None else None
+        start = f"{captured.prefix}." if captured.prefix else ""
+        paths = [start + name for name in variables]
+        if met is not None and differs_apart(captured.root, paths, [x.value for x in captured.inputs]):
+            other, name = met if met[1] in changed else met[::-1]
+            line = self.line(name, changed[name]) if name in changed else ""
+            raise StateError(meeting_refusal(with_line(name, line), other))
 
     def line(self, name: str, value: Any) -> str:
         """Return the line that changes something of the model; an empty string if it is not known."""

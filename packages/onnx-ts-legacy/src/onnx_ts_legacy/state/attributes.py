@@ -20,6 +20,7 @@ __all__ = [
     "changed_attributes",
     "check_memory",
     "first_values",
+    "first_variables",
     "from_python",
     "is_read_first",
     "read_attribute",
@@ -172,9 +173,12 @@ def is_read_first(context: ConversionContext, path: str) -> bool:
 
 def first_values(context: ConversionContext) -> dict[str, ir.Value | None]:
     """Return what the tensors among the attributes are at first, by qualified name."""
-    return {
-        str(variable.storage.origin): variable.storage.start.value for variable in context.attributes.tensors.values()
-    }
+    return {name: variable.storage.start.value for name, variable in first_variables(context).items()}
+
+
+def first_variables(context: ConversionContext) -> dict[str, Any]:
+    """Return the variables of the tensors that the program found in attributes, by qualified name."""
+    return {str(variable.storage.origin): variable for variable in context.attributes.tensors.values()}
 
 
 def check_memory(context: ConversionContext) -> None:

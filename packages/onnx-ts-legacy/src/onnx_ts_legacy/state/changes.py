@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch.utils import _pytree as pytree
 
 from onnx_ts_legacy.graph.sources import source_line
-from onnx_ts_legacy.state.values import DictRef, ListRef, Maybe, Poison, is_runtime
-from onnxops_decomp.exporting import AtenTrait, has_aten_trait, lasting_in_copies
+from onnx_ts_legacy.state.values import DictRef, ListRef, Maybe, Poison, Tensor, is_runtime
+from onnxops_decomp.exporting import AtenTrait, differs_apart_in_copies, has_aten_trait, lasting_in_copies
 
-__all__ = ["changing_line", "is_fixed", "is_read", "lasting"]
+__all__ = ["changing_line", "differs_apart", "is_fixed", "is_read", "lasting", "meeting"]
 
 _FILLED = ("append", "extend", "insert", "clear", "pop", "remove", "Delete", "_set_item", "update")
 _FILLING = frozenset(f"aten::{name}" for name in _FILLED)
@@ -75,15 +76,71 @@ def lasting(root: Any, paths: Collection[str], inputs: Sequence[Any]) -> set[str
         paths: Paths of the attributes.
         inputs: Example arguments.
     """
-    leaves, structure = pytree.tree_flatten(list(inputs))
-
-    def call(module: Any, given: Sequence[Any]) -> Any:
-        return module._get_method("forward")(*pytree.tree_unflatten(given, structure))
+    call, leaves = _caller(inputs)
 
     def held(module: Any) -> dict[str, Any]:
         return {path: functools.reduce(_attribute, path.split("."), module) for path in paths}
 
     return lasting_in_copies(root, call, held, leaves) if paths else set()
+
+
+def meeting(variables: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return two attributes that show the same memory; None if there are none.
+
+    Args:
+        variables: What the attributes hold, by path.
+    """
+    known: dict[int, str] = {}
+    for path, value in variables.items():
+        for tensor in _tensors(value):
+            other = known.setdefault(id(tensor.storage), path)
+            if other != path:
+                return other, path
+    return None
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+        return
+    items = value.items if isinstance(value, ListRef | DictRef) else value
+    if isinstance(items, tuple | dict):
+        for part in items.values() if isinstance(items, dict) else items:
+            yield from _tensors(part)
+
+
+def differs_apart(root: Any, paths: Collection[str], inputs: Sequence[Any]) -> bool:
+    """Tell whether it makes a difference to a later call that attributes show the same memory, or may make one.
+
+    Args:
+        root: The module, of which copies are run.
+        paths: Paths of the attributes.
+        inputs: Example arguments.
+    """
+    call, leaves = _caller(inputs)
+    places = [(path.split(".")[:-1], path.split(".")[-1]) for path in paths]
+
+    def owners(module: Any) -> Iterator[tuple[Any, str]]:
+        return ((functools.reduce(_attribute, path, module), name) for path, name in places)
+
+    def take_apart(module: Any) -> None:
+        for owner, name in owners(module):
+            owner.setattr(name, pytree.tree_map_only(torch.Tensor, torch.clone, owner.getattr(name)))
+
+    def held(module: Any) -> list[Any]:
+        return [owner.getattr(name) for owner, name in owners(module)]
+
+    return differs_apart_in_copies(root, call, held, take_apart, leaves)
+
+
+def _caller(inputs: Sequence[Any]) -> tuple[Callable[[Any, Sequence[Any]], Any], list[Any]]:
+    """Return what calls a module on flat leaves, and those of the example."""
+    leaves, structure = pytree.tree_flatten(list(inputs))
+
+    def call(module: Any, given: Sequence[Any]) -> Any:
+        return module._get_method("forward")(*pytree.tree_unflatten(list(given), structure))
+
+    return call, leaves
 
 
 def _attribute(owner: Any, name: str) -> Any:

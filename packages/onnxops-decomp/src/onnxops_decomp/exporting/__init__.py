@@ -114,6 +114,7 @@ from onnxops_decomp.exporting.state.gradients import asks_for_gradients, gradien
 from onnxops_decomp.exporting.state.identities import codes_in, identities_of_numbers, written_code
 from onnxops_decomp.exporting.state.inventory import Inventory, is_library, kept_inventory
 from onnxops_decomp.exporting.state.liveness import needed_state
+from onnxops_decomp.exporting.state.meetings import differs_apart_in_copies, meeting_refusal
 from onnxops_decomp.exporting.state.memory import place_in_memory, shared_memory, with_line
 from onnxops_decomp.exporting.state.registries import Rebound, Registries
 from onnxops_decomp.exporting.state.trial import are_close, lasting_in_copies, results_of
@@ -266,6 +267,7 @@ __all__ = [
     "declared_bounds",
     "declared_text",
     "defined_for_sizes",
+    "differs_apart_in_copies",
     "dimension_symbol",
     "dims_of",
     "emit_expression",
@@ -308,6 +310,7 @@ __all__ = [
     "mark_number",
     "masked_index",
     "math_stand_ins",
+    "meeting_refusal",
     "names_by_leaf",
     "names_in_size",
     "needed_state",

@@ -6,6 +6,7 @@ of them changes both in PyTorch, and one in ONNX.
 
 from __future__ import annotations
 
+import copy
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
@@ -19,7 +20,7 @@ from onnxops_decomp.exporting.state.inventory import Inventory
 from onnxops_decomp.exporting.state.trial import equal_results, other_leaves
 from onnxops_decomp.torch_private import is_without_data, memory_of_tensor
 
-__all__ = ["differs_apart", "meetings"]
+__all__ = ["differs_apart", "differs_apart_in_copies", "meeting_refusal", "meetings"]
 
 
 def meetings(records: Sequence[Record], bound: Collection[str]) -> dict[str, str]:
@@ -51,6 +52,14 @@ def _begins(path: str, bound: Collection[str]) -> bool:
     return path in bound or any(path.startswith(f"{each}.") for each in bound)
 
 
+def meeting_refusal(name: str, other: str) -> str:
+    """Return the message for a place that is bound to the memory of another one."""
+    return (
+        f"The model binds {name} to the memory of {other}, and a later call that writes to one of them changes both. "
+        "The values of an ONNX model are apart from each other: bind a clone."
+    )
+
+
 def differs_apart(inventory: Inventory, call: Callable[[Sequence[Any]], Any], leaves: Sequence[Any]) -> bool:
     """Tell whether a second call computes or leaves something else where nothing shares memory after the first one.
 
@@ -71,6 +80,42 @@ def differs_apart(inventory: Inventory, call: Callable[[Sequence[Any]], Any], le
     except Exception:
         return True
     return not equal_results(together, apart)
+
+
+def differs_apart_in_copies(
+    model: Any,
+    call: Callable[[Any, Sequence[Any]], Any],
+    held: Callable[[Any], Sequence[Any]],
+    take_apart: Callable[[Any], None],
+    leaves: Sequence[Any],
+) -> bool:
+    """Tell whether a second call computes or leaves something else where nothing shares memory after the first one.
+
+    Args:
+        model: The model, of which copies are called.
+        call: Calls one on the flat leaves of its arguments.
+        held: Returns what one holds.
+        take_apart: Gives each place of one a tensor of its own.
+        leaves: Those of the example.
+
+    Returns:
+        That; true also if it cannot be tried.
+    """
+
+    def after_two(between: Callable[[Any], None]) -> list[Any]:
+        copied = copy.deepcopy(model)
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            torch.default_generator.manual_seed(0)
+            call(copied, _copies(leaves))
+            between(copied)
+            results = pytree.tree_leaves(call(copied, _copies(other)))
+            return _copies([*results, *pytree.tree_leaves(held(copied))])
+
+    try:
+        other = other_leaves(leaves)
+        return not equal_results(after_two(lambda _: None), after_two(take_apart))
+    except Exception:
+        return True
 
 
 def _after_two(

@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 from onnxops_decomp.exporting.state.containers import Record, with_replaced
 from onnxops_decomp.exporting.state.inventory import Change, Inventory
 from onnxops_decomp.exporting.state.library_objects import memory_of
-from onnxops_decomp.exporting.state.meetings import differs_apart, meetings
+from onnxops_decomp.exporting.state.meetings import differs_apart, meeting_refusal, meetings
 from onnxops_decomp.exporting.state.memory import shared_memory, with_line
 from onnxops_decomp.exporting.state.reachability import contents_before, reachable
 from onnxops_decomp.exporting.state.trial import lasting
@@ -142,11 +142,7 @@ class StateWatch:
         """
         if self.met and differs_apart(self.inventory, call, leaves):
             path, other = next(iter(self.met.items()))
-            raise refuse(
-                f"The model binds {with_line(path, self.inventory.line(path))} to the memory of {other}, and a later "
-                "call that writes to one of them changes both. The values of an ONNX model are apart from each other: "
-                "bind a clone."
-            )
+            raise refuse(meeting_refusal(with_line(path, self.inventory.line(path)), other))
 
     def check_constants(
         self, written: Iterable[str], is_used: Callable[[torch.Tensor], bool], refuse: Callable[[str], Exception]
