@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 from code_of_tests import compiled
@@ -97,3 +99,24 @@ class RandomState:
         """Return a new model; its lines are found under a name of a file."""
         model: torch.nn.Module = compiled(self.source, name, SimpleNamespace=SimpleNamespace)["Model"]()
         return model.eval()
+
+
+def compare_calls(program: Any, fresh: Callable[[], torch.nn.Module], state: str, text: str) -> None:
+    """Run three calls of a program of ``x``, a matrix of 3 columns, and of the model.
+
+    Args:
+        program: The exported program.
+        fresh: Makes the model; without ``state="io"`` each call is the first one of a model.
+        state: What became of the state.
+        text: What a failure shows.
+    """
+    own, values = fresh(), dict(program.initial_state)
+    for rows in (2, 4, 3):
+        x = torch.randn(rows, 3)
+        with torch.no_grad():
+            expected = (own if state == "io" else fresh())(x.clone())
+        found = program.run({program.input_names[0]: x, **values})
+        torch.testing.assert_close(
+            found[program.output_names[0]], expected, rtol=1e-3, atol=1e-4, msg=lambda each: f"{each}\n{text}"
+        )
+        values = {name: found[following] for name, following in program.state.items() if name in values}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from random_state import RandomState
+from random_state import RandomState, compare_calls
 
 import onnx_ts_legacy
 from onnx_fx_export import OnnxExporterError, export
@@ -41,16 +41,7 @@ def check(seed: int, export_model: Callable[..., Any], state: str) -> bool:
             return False
         finally:
             torch.testing.assert_close(described(model), before, msg=lambda text: f"{text}\n{source.source}")
-    own, values = fresh(), dict(program.initial_state)
-    for rows in (2, 4, 3):
-        x = torch.randn(rows, 3)
-        with torch.no_grad():
-            expected = (own if state == "io" else fresh())(x.clone())
-        found = program.run({program.input_names[0]: x, **values})
-        torch.testing.assert_close(
-            found[program.output_names[0]], expected, rtol=1e-3, atol=1e-4, msg=lambda text: f"{text}\n{source.source}"
-        )
-        values = {name: found[following] for name, following in program.state.items() if name in values}
+    compare_calls(program, fresh, state, source.source)
     return True
 
 

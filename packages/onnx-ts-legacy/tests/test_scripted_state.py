@@ -259,3 +259,51 @@ def test_what_no_later_call_depends_on_is_no_state(model: type[nn.Module], state
 
     assert not program.state
     assert right(program, model()) == [True, True, True]
+
+
+class Items(nn.Module):
+    kept: list[Tensor]
+    table: dict[str, Tensor]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept = [torch.zeros(3), torch.ones(3)]
+        self.table = {"a": torch.zeros(3), "b": torch.ones(3)}
+
+
+class OfAList(Items):
+    def forward(self, x: Tensor) -> Tensor:
+        self.kept[0].add_(x.sum(0))
+        return x + self.kept[0] * self.kept[1]
+
+
+class OfAll(Items):
+    def forward(self, x: Tensor) -> Tensor:
+        for each in self.kept:
+            each.mul_(0.5).add_(x.sum(0))
+        return x + self.kept[1]
+
+
+class OfADict(Items):
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.table["b"]
+        y += x.sum(0)
+        return x + self.table["a"] - self.table["b"]
+
+
+@pytest.mark.parametrize(
+    ("model", "paths"), [(OfAList, ["kept.0"]), (OfAll, ["kept.0", "kept.1"]), (OfADict, ["table.b"])]
+)
+def test_items_that_are_written_to_are_state(model: type[nn.Module], paths: list[str]) -> None:
+    scripted, eager = torch.jit.script(model()), model()
+    with pytest.raises(StateError, match=re.escape(paths[0])):
+        onnx_ts_legacy.export(scripted, (X,))
+    program = onnx_ts_legacy.export(scripted, (X,), dynamic_shapes=[{0: "n"}], state="io")
+
+    values = dict(program.initial_state)
+    assert list(program.state) == paths
+    for rows in (2, 4, 1):
+        x = torch.randn(rows, 3)
+        found = program.run({program.input_names[0]: x, **values})
+        torch.testing.assert_close(found[program.output_names[0]], eager(x))
+        values = {name: found[following] for name, following in program.state.items()}

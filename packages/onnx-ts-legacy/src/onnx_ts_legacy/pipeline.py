@@ -44,7 +44,7 @@ from onnx_ts_legacy.state.attributes import (
     tie_weight,
     weight_tensor,
 )
-from onnx_ts_legacy.state.changes import changing_line, differs_apart, is_fixed, is_read, lasting, meeting
+from onnx_ts_legacy.state.changes import changing_line, differs_apart, is_fixed, is_read, lasting, meetings
 from onnx_ts_legacy.state.context import ConversionContext, Failure
 from onnx_ts_legacy.state.numbers import runtime_number
 from onnx_ts_legacy.state.slot_values import interface_value, state_input
@@ -67,8 +67,8 @@ from onnxops_decomp.exporting import (
     build_model,
     ignored_state,
     is_complex,
-    names_by_leaf,
     meeting_refusal,
+    names_by_leaf,
     needed_state,
     shared_memory,
     state_refusal,
@@ -334,14 +334,13 @@ class _Conversion:
         Raises:
             StateError: If there are any.
         """
-        captured, variables = self._captured, {**first_variables(self.context), **changed}
-        met = meeting(variables) if captured.root is not None else None
+        captured, first = self._captured, first_variables(self.context)
+        met = meetings(first, changed) if captured.root is not None else []
         start = f"{captured.prefix}." if captured.prefix else ""
-        paths = [start + name for name in variables]
-        if met is not None and differs_apart(captured.root, paths, [x.value for x in captured.inputs]):
-            other, name = met if met[1] in changed else met[::-1]
-            line = self.line(name, changed[name]) if name in changed else ""
-            raise StateError(meeting_refusal(with_line(name, line), other))
+        paths, inputs = [start + name for name in {**first, **changed}], [x.value for x in captured.inputs]
+        if met and (not met[0].is_certain or differs_apart(captured.root, paths, inputs)):
+            name = met[0].path
+            raise StateError(meeting_refusal(with_line(name, self.line(name, changed[name])), met[0].other))
 
     def line(self, name: str, value: Any) -> str:
         """Return the line that changes something of the model; an empty string if it is not known."""

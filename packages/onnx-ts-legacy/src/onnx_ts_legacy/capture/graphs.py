@@ -115,7 +115,7 @@ class Captured:
         if found is None:
             found = self.root
             for part in (f"{self.prefix}.{name}" if self.prefix else name).split("."):
-                found = found.getattr(part)
+                found = _part(found, part)
         return found.detach().clone() if isinstance(found, torch.Tensor) else found
 
     def call(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -309,6 +309,13 @@ def _fits(kind: Any, value: Any) -> bool:
     if str(kind) == "Tensor":
         return isinstance(value, torch.Tensor)
     return str(kind) not in ("int", "float", "bool", "str") or not isinstance(value, torch.Tensor)
+
+
+def _part(owner: Any, name: str) -> Any:
+    """Return an attribute of a scripted module or object, or an item of a list, tuple or dict."""
+    if isinstance(owner, list | tuple):
+        return owner[int(name)]
+    return {str(key): value for key, value in owner.items()}[name] if isinstance(owner, dict) else owner.getattr(name)
 
 
 # ---- traced programs

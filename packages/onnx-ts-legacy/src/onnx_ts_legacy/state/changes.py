@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import dataclasses
 import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -10,10 +12,10 @@ import torch
 from torch.utils import _pytree as pytree
 
 from onnx_ts_legacy.graph.sources import source_line
-from onnx_ts_legacy.state.values import DictRef, ListRef, Maybe, Poison, Tensor, is_runtime
+from onnx_ts_legacy.state.values import DictRef, ListRef, Maybe, Poison, Storage, Tensor, is_runtime
 from onnxops_decomp.exporting import AtenTrait, differs_apart_in_copies, has_aten_trait, lasting_in_copies
 
-__all__ = ["changing_line", "differs_apart", "is_fixed", "is_read", "lasting", "meeting"]
+__all__ = ["changing_line", "differs_apart", "is_fixed", "is_read", "lasting", "meetings"]
 
 _FILLED = ("append", "extend", "insert", "clear", "pop", "remove", "Delete", "_set_item", "update")
 _FILLING = frozenset(f"aten::{name}" for name in _FILLED)
@@ -84,19 +86,43 @@ def lasting(root: Any, paths: Collection[str], inputs: Sequence[Any]) -> set[str
     return lasting_in_copies(root, call, held, leaves) if paths else set()
 
 
-def meeting(variables: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return two attributes that show the same memory; None if there are none.
+@dataclasses.dataclass(frozen=True)
+class Meeting:
+    """An attribute that shows the memory of another one in the end.
+
+    Attributes:
+        path: Path of the attribute, which the program set.
+        other: That of the other one.
+        is_certain: Whether it does so on all paths of the program; else something is written to one of them.
+    """
+
+    path: str
+    other: str
+    is_certain: bool
+
+
+def meetings(first: Mapping[str, Tensor], changed: Mapping[str, Any]) -> list[Meeting]:
+    """Return where attributes meet, the uncertain ones first.
 
     Args:
-        variables: What the attributes hold, by path.
+        first: What the attributes of tensors held before, by path.
+        changed: What those hold in the end that the program changed.
     """
-    known: dict[int, str] = {}
+    variables = {**first, **changed}
+    holders: dict[Storage, list[str]] = collections.defaultdict(list)
     for path, value in variables.items():
         for tensor in _tensors(value):
-            other = known.setdefault(id(tensor.storage), path)
-            if other != path:
-                return other, path
-    return None
+            holders[tensor.storage].append(path)
+    found: list[Meeting] = []
+    for path in changed:
+        for own in (tensor.storage for tensor in _tensors(variables[path])):
+            for storage in own.shown:
+                others = [other for other in holders.get(storage, ()) if other != path]
+                before = [first[name].storage for name in (path, *others) if name in first]
+                is_written = any(each.is_changed for each in (*own.shown, *storage.shown, *before))
+                if others and (storage is own or is_written):
+                    found.append(Meeting(path, others[0], storage is own))
+    return sorted(found, key=lambda each: each.is_certain)
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
@@ -118,10 +144,10 @@ def differs_apart(root: Any, paths: Collection[str], inputs: Sequence[Any]) -> b
         inputs: Example arguments.
     """
     call, leaves = _caller(inputs)
-    places = [(path.split(".")[:-1], path.split(".")[-1]) for path in paths]
 
-    def owners(module: Any) -> Iterator[tuple[Any, str]]:
-        return ((functools.reduce(_attribute, path, module), name) for path, name in places)
+    def owners(module: Any) -> Iterable[tuple[Any, str]]:
+        found = {place: owner for path in paths for owner, place in (_place(module, path),)}
+        return [(owner, place.rpartition(".")[2]) for place, owner in found.items()]
 
     def take_apart(module: Any) -> None:
         for owner, name in owners(module):
@@ -141,6 +167,18 @@ def _caller(inputs: Sequence[Any]) -> tuple[Callable[[Any, Sequence[Any]], Any],
         return module._get_method("forward")(*pytree.tree_unflatten(list(given), structure))
 
     return call, leaves
+
+
+def _place(module: Any, path: str) -> tuple[Any, str]:
+    """Return the module that has an attribute, and the path of that; the path of an item goes on behind it."""
+    owner, known = module, list[str]()
+    for name in path.split("."):
+        value = owner.getattr(name)
+        known.append(name)
+        if not isinstance(value, torch.ScriptObject):
+            break
+        owner = value
+    return owner, ".".join(known)
 
 
 def _attribute(owner: Any, name: str) -> Any:

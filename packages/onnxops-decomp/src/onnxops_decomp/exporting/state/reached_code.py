@@ -6,7 +6,7 @@ numbers and tensors says nothing of a call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping, Set
 from types import FunctionType
 from typing import Any
 
@@ -16,13 +16,14 @@ __all__ = ["reached_functions"]
 
 _CONSTRUCTORS = ("__init__", "__new__", "__post_init__")
 _OF_CLASSES = ("__class_getitem__", "__init_subclass__", "__set_name__")
+_HELD = frozenset(("forward",))
 # How a name may begin that code composes for getattr(): "step_".
 _LEAST_PREFIX = 3
 
 
 def reached_functions(
     functions: Mapping[Callable[..., Any], Any],
-    named: Mapping[Callable[..., Any], Collection[str]],
+    named: Mapping[Callable[..., Any], Set[str]],
     is_own: Callable[[Callable[..., Any]], bool],
 ) -> list[Callable[..., Any]]:
     """Return the functions that may run in a call.
@@ -32,7 +33,7 @@ def reached_functions(
         named: Those that code finds by a name alone, as methods of classes and globals, with these names.
         is_own: Whether a function is the user's, and so is taken to run.
     """
-    waiting = [each for each in functions if any(map(_is_implicit, named.get(each, ("forward",))))]
+    waiting = [each for each in functions if _begins(named.get(each, _HELD), is_own(each))]
     begun = set(waiting)
     left = {each: _names(functions[each], named[each]) for each in functions if each not in begun}
     while waiting:
@@ -49,12 +50,13 @@ def reached_functions(
     return [each for each in functions if each not in left or is_own(each)]
 
 
-def _is_implicit(name: str) -> bool:
-    """Tell whether a method runs without being named, as that of an operator does."""
-    return name == "forward" or (name[:2] == name[-2:] == "__" and name not in (*_CONSTRUCTORS, *_OF_CLASSES))
+def _begins(names: Set[str], own: bool) -> bool:
+    """Tell whether a function may run without being named, as that of an operator does; the user's own may."""
+    is_implicit = any(name == "forward" or name[:2] == name[-2:] == "__" for name in names)
+    return (own or is_implicit) and names.isdisjoint((*_CONSTRUCTORS, *_OF_CLASSES))
 
 
-def _names(owner: Any, names: Collection[str]) -> set[str]:
+def _names(owner: Any, names: Set[str]) -> set[str]:
     """Return the names by which code runs a function: that of the class if it constructs."""
-    constructs = not set(names).isdisjoint(_CONSTRUCTORS)
+    constructs = not names.isdisjoint(_CONSTRUCTORS)
     return {*names, *([owner.__name__] if constructs and isinstance(owner, type) else [])}
