@@ -35,6 +35,9 @@ RUNS = [
     for opsets in ("default", *(OPSETS if package in SWEPT else []))
 ]
 
+# Each of the many processes would compile all of torch again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 OWN_CODE = ["noxfile.py", "tools", "tests"]
 # A tool that runs in the environment of the packages.
 OF_TORCH = "tools/architectures"
@@ -135,7 +138,7 @@ def pytest(
     command = [python, "-m", "pytest", "-c", "pyproject.toml", *arguments]
     env = {}
     if parallel and not session.posargs:
-        command += ["-n", "auto", "--dist", "load"]
+        command += ["-n", "auto", "--dist", "worksteal"]
         env = {"OMP_NUM_THREADS": "1"}
     session.run(*command, external=True, success_codes=success_codes, env=env)
 

@@ -47,6 +47,11 @@ assert sys.argv[1:] in ([], ["checked"])
 """
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the longest test, so that the others run beside it."""
+    items.sort(key=lambda item: item.path.name != "test_release_of_this_repository.py")
+
+
 def write_distribution(
     root: Path, name: str, *, version: str = "0.1.0", dependencies: str = "", extras: str = ""
 ) -> Path:

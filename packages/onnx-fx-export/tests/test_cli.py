@@ -130,15 +130,15 @@ def test_a_factory_is_exported_and_verified(folder: Path) -> None:
 
 def test_a_saved_program_is_exported(folder: Path) -> None:
     torch.export.save(torch.export.export(torch.nn.Linear(3, 2), (torch.ones(2, 3),)), folder / "model.pt2")
-    result = run("model.pt2", "-o", "model.onnx", folder=folder)
-    assert result.returncode == 0, result.stderr
+    result = run_here("model.pt2", "-o", "model.onnx")
+    assert result.exit_code == 0, result.stderr
     assert "input FLOAT[2,3]" in result.stdout
     assert (folder / "model.onnx").exists()
 
 
 def test_a_failed_export_exits_with_1_and_leaves_no_file(folder: Path) -> None:
-    result = run("factories:broken", "-o", "model.onnx", folder=folder)
-    assert result.returncode == 1
+    result = run_here("factories:broken", "-o", "model.onnx")
+    assert result.exit_code == 1
     assert "eig" in result.stderr
     assert not (folder / "model.onnx").exists()
 

@@ -254,7 +254,39 @@ def size_read_in_branches(x: Tensor) -> int:
     return last
 
 
+@torch.jit.script
+def tuple_returned_early(x: Tensor) -> tuple[Tensor, tuple[int, Tensor]]:
+    if bool(x.sum() > 0):
+        n = int(x.max())
+        if n > 5:
+            return x[:1] * n, (n - 2, x.t())
+    elif x.size(0) > 3:
+        return x[1:], (x.size(0), x * 2)
+    return x, (x.size(1), x + 2)
+
+
+@torch.jit.script
+def list_returned_early(x: Tensor) -> list[Tensor]:
+    for i in range(3):
+        if bool(x.sum() > 5 + i):
+            if x.size(0) > 3:
+                return [x[:2] * i, x - 1]
+        x = x + 1
+    return [x + 1, x[:1]]
+
+
+@torch.jit.script
+def dict_returned_early(x: Tensor) -> dict[str, Tensor]:
+    if bool(x.sum() > 0):
+        if x.size(0) > 3:
+            return {"a": x[:1] * 2, "b": x}
+    return {"a": x, "b": x + 1}
+
+
 PROGRAMS = [
+    tuple_returned_early,
+    list_returned_early,
+    dict_returned_early,
     size_read_in_branches,
     nested_loops,
     dict_in_loop,
@@ -278,6 +310,7 @@ PROGRAMS = [
 ]
 LOWEST = {
     **dict.fromkeys(("by_size", "changed_unless_left"), 9),
+    **dict.fromkeys(("tuple_returned_early", "list_returned_early", "dict_returned_early"), 9),
     **dict.fromkeys(("numbers", "growing", "size_read_in_branches"), 10),
     "item_set": 11,
     **dict.fromkeys(("appended", "concatenated", "list_in_if", "list_read_in_loop"), 13),

@@ -90,12 +90,15 @@ def test_a_number_that_an_operator_needs_becomes_a_constant_with_a_warning() -> 
         return torch.nn.functional.avg_pool1d(x, size) * factor
 
     x = torch.randn(1, 2, 6)
-    with pytest.warns(UserWarning, match="size of the example becomes a constant"):
-        program = onnx_ts_legacy.export(pooled, (x, 2, 3.0))
-    assert program.input_names == ["x", "factor"]
-    torch.testing.assert_close(program(x, 2, 5.0)[0], pooled(x, 2, 5.0))
-    with pytest.raises(OnnxExporterError, match="exported for 2 where this call has 3"):
-        program(x, 3, 5.0)
+    for size in (2, torch.tensor(2)):
+        with pytest.warns(UserWarning, match="size of the example becomes a constant"):
+            program = onnx_ts_legacy.export(pooled, (x, size, 3.0))
+        assert program.input_names == ["x", "factor"]
+        for same in (2, torch.tensor(2)):
+            torch.testing.assert_close(program(x, same, 5.0)[0], pooled(x, 2, 5.0))
+        for other in (3, torch.tensor(3)):
+            with pytest.raises(OnnxExporterError, match=r"exported for 2 where this call has (tensor\()?3"):
+                program(x, other, 5.0)
 
 
 def test_names_and_dimensions_reach_the_inputs_beside_numbers() -> None:

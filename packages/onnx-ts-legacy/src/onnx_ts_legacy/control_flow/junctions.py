@@ -132,20 +132,19 @@ class Junction(Joiner):
         if isinstance(a, Poisoned) or isinstance(b, Poisoned):
             raise (a if isinstance(a, Poisoned) else cast(Poisoned, b)).poison.error()
         if isinstance(a, Unset) or isinstance(b, Unset):
-            return self._one_sided(second if isinstance(a, Unset) else first)
+            return self.one_sided(second if isinstance(a, Unset) else first)
         if isinstance(a, Optional) or isinstance(b, Optional):
             return _optional(first).joined(_optional(second), self)
         if a is None or b is None or not _is_alike(a, b):
             raise self.mismatch("A variable", first.called, second.called)
         return a.joined(b, self)
 
-    def _one_sided(self, plan: Plan) -> Plan:
-        """Return the plan of a variable that some path never sets: nothing reads it after that."""
+    def one_sided(self, plan: Plan) -> Plan:
         if isinstance(plan, Same) and (plan.wider is None or self._is_outer_value(plan.value)):
             return plan
         wider = wide(plan)
         assert wider is not None
-        return wider.filled()
+        return wider.filled(self)
 
     def _is_same(self, first: Any, second: Any) -> bool:
         if first is second:

@@ -93,7 +93,7 @@ class Plan(ABC):
         """
         return self
 
-    def filled(self) -> Plan:
+    def filled(self, joiner: Joiner) -> Plan:
         """Return the plan for a variable that has no value on some paths."""
         return self
 
@@ -114,6 +114,10 @@ class Joiner(ABC):
     @abstractmethod
     def mismatch(self, what: str, first: object, second: object) -> ScriptValueError:
         """Return the exception for something that is ``first`` on one path and ``second`` on another."""
+
+    @abstractmethod
+    def one_sided(self, plan: Plan) -> Plan:
+        """Return the plan of a variable, or of an item, that has no value on some paths: nothing reads it there."""
 
     @abstractmethod
     def attribute_before(self, target: ObjectRef, name: str) -> Plan:
@@ -267,7 +271,7 @@ class Carried(Plan):
         # Told apart by their ranks, and by a size of 0 that the others do not have.
         return Carried(self.dtype, tuple(shapes[rank] for rank in sorted(shapes)), aliases, filled)
 
-    def filled(self) -> Plan:
+    def filled(self, joiner: Joiner) -> Plan:
         return self if self.filled_in else dataclasses.replace(self, filled_in=True)
 
 
@@ -308,8 +312,8 @@ class Optional(Plan):
         value = joiner.join(self.value, other.value)
         return self if value is self.value else Optional(value)
 
-    def filled(self) -> Plan:
-        value = self.value.filled()
+    def filled(self, joiner: Joiner) -> Plan:
+        value = joiner.one_sided(self.value)
         return self if value is self.value else Optional(value)
 
 
@@ -343,8 +347,8 @@ class Group(Plan):
         items = joiner.join_items(self.items, other.items)
         return self if items is self.items else type(self)(items, self.make)
 
-    def filled(self) -> Plan:
-        items = {key: plan.filled() for key, plan in self.items.items()}
+    def filled(self, joiner: Joiner) -> Plan:
+        items = {key: joiner.one_sided(plan) for key, plan in self.items.items()}
         return self if all(items[key] is self.items[key] for key in items) else type(self)(items, self.make)
 
 
@@ -423,7 +427,7 @@ class Vector(ListContents):
         assert isinstance(tensor, Carried)
         return self if tensor is self._tensor else Vector(tensor)
 
-    def filled(self) -> Plan:
+    def filled(self, joiner: Joiner) -> Plan:
         return Vector(dataclasses.replace(self._tensor, shapes=((None,),)))
 
 
@@ -488,8 +492,8 @@ class NewContainer(Plan):
             return contents
         return self if contents is self.contents else NewContainer(self.kind, contents)
 
-    def filled(self) -> Plan:
-        contents = self.contents.filled()
+    def filled(self, joiner: Joiner) -> Plan:
+        contents = self.contents.filled(joiner)
         return self if contents is self.contents else NewContainer(self.kind, contents)
 
 

@@ -73,6 +73,9 @@ class Interface:
 
 
 def _is_same(value: Any, constant: Any) -> bool:
+    if isinstance(value, torch.Tensor) and isinstance(constant, int | float) and value.dim() == 0:
+        # A number is given as a tensor where it may vary.
+        value = value.item()
     if isinstance(value, torch.Tensor) or isinstance(constant, torch.Tensor):
         return value is constant
     if type(value) is float and type(constant) is float:

@@ -80,9 +80,12 @@ def is_generated_code(file: str, function: str) -> bool:
 
 @functools.lru_cache(maxsize=8192)
 def code_names(code: types.CodeType) -> frozenset[str]:
-    """Return the names of globals and attributes in code and in the functions that it defines."""
+    """Return the names of globals and attributes in code and in the functions that it defines.
+
+    pytest puts names with an ``@`` into what it rewrites. They lead to the whole session of tests.
+    """
     inner = [code_names(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)]
-    return frozenset(code.co_names).union(*inner)
+    return frozenset(name for name in code.co_names if not name.startswith("@")).union(*inner)
 
 
 def imported_modules(code: types.CodeType, namespace: Mapping[str, Any]) -> list[types.ModuleType]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import collections
 import copy
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from onnxops_decomp.exporting.state.containers import Record
+from onnxops_decomp.exporting.state.containers import Globals, Record
 from onnxops_decomp.exporting.state.inventory import is_users
 
 __all__ = ["contents_before", "reachable"]
@@ -31,14 +31,17 @@ def reachable(records: Sequence[Record]) -> Callable[[Any], bool]:
         value = left.pop()
         if id(value) not in now:
             now[id(value)] = value
-            left.extend(_parts(value, known.get(id(value), ())))
+            left.extend(_parts(value, known.get(id(value), [])))
     return lambda container: id(container) in now or id(container) not in before
 
 
-def _parts(value: Any, records: Iterable[Record]) -> Iterator[Any]:
+def _parts(value: Any, records: Sequence[Record]) -> Iterator[Any]:
     """Yield what a value holds now; of what is new there is no record."""
     for record in records:
         yield from record.read()
+    if any(isinstance(record, Globals) for record in records):
+        # Of a module the model holds what its code names.
+        return
     if isinstance(value, dict):
         yield from value.values()
     elif isinstance(value, list | tuple | collections.deque):
