@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import logging
 import resource
 from pathlib import Path
 
@@ -67,6 +68,17 @@ def test_a_dimension_that_became_static_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(onnx_fx_export.DynamicShapeError):
         export(function, (torch.ones(3),), tmp_path / "model.onnx", dynamic_shapes={"x": {0: "n"}})
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("strategy", [None, "strict"])
+def test_what_torch_logs_of_a_failure_is_left_to_the_error(strategy: str | None, caplog) -> None:
+    class Fixed(torch.nn.Module):
+        def forward(self, x):
+            return torch.arange(4.0)[: x.shape[0]].sum() + x.reshape(4, 3).sum()
+
+    with pytest.raises(onnx_fx_export.DynamicShapeError):
+        export(Fixed(), (torch.randn(4, 3),), dynamic_shapes={"x": {0: "a", 1: "b"}}, strategy=strategy)
+    assert not [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 @pytest.mark.parametrize(

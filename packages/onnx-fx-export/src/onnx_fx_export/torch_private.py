@@ -536,19 +536,21 @@ def exported(
 def without_partial_graphs() -> Iterator[None]:
     """Keep torch.export from printing what it had recorded when it fails (``print`` in ``torch.export._trace``).
 
-    That is a part of a graph, and a warning that names symbols: the error says it in terms of the user's code.
+    That is a part of a graph, and what it logs of its symbols, guards and classes of errors: the error says it in terms
+    of the user's code.
     """
-    log = logging.getLogger("torch.fx.experimental.symbolic_shapes")
-    log.addFilter(_names_user_code)
-    try:
-        with replaced([(_trace, "print", lambda *values, **options: None)]):
-            yield
-    finally:
-        log.removeFilter(_names_user_code)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(replaced([(_trace, "print", lambda *values, **options: None)]))
+        for name in ("torch.fx.experimental.symbolic_shapes", "torch.export._trace", "torch._guards"):
+            logger = logging.getLogger(name)
+            logger.addFilter(_says_something)
+            stack.callback(logger.removeFilter, _says_something)
+        yield
 
 
-def _names_user_code(record: logging.LogRecord) -> bool:
-    return not str(record.msg).startswith("Unable to find user code")
+def _says_something(record: logging.LogRecord) -> bool:
+    is_symbolic = record.name == "torch.fx.experimental.symbolic_shapes"
+    return not str(record.msg).startswith("Unable to find user code") if is_symbolic else record.levelno < logging.ERROR
 
 
 @contextlib.contextmanager

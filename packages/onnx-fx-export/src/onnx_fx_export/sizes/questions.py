@@ -542,7 +542,7 @@ def _right_at_zero(
     if wanted is None or not trials.possible:
         return None
     expected, right = trials.run(wanted)
-    shown = any(tensor.numel() for tensor in expected or ())
+    shown = any(isinstance(leaf, torch.Tensor) and leaf.numel() for leaf in expected or ())
     return {symbol: int(size) for symbol, size in wanted.items()} if right and shown else None
 
 

@@ -149,7 +149,7 @@ class TrialRuns:
         sizes: Mapping[sympy.Symbol, sympy.Integer],
         around: Around = contextlib.nullcontext,
         values: Values = None,
-    ) -> tuple[list[torch.Tensor] | None, bool]:
+    ) -> tuple[list[Any] | None, bool]:
         """Run both.
 
         Args:
@@ -158,13 +158,14 @@ class TrialRuns:
             values: What the run is given in the place of a tensor of the example.
 
         Returns:
-            What the model gives, None where it does not take these sizes, and whether the program gives the same.
+            The leaves of what the model gives, None where it does not take these sizes, and whether the program gives
+            the same.
         """
         try:
             # As it is while it is exported: caches drop nothing, and the model may ask whether it is.
             with onnx_export():
                 call = _call_at(self.program, self.example, sizes, values)
-                expected = self._eager(call, around)
+                expected, structure = self._eager(call, around)
         except Exception:
             # Where the model raises, whatever it is, the captured program is not right.
             return None, False
@@ -173,9 +174,10 @@ class TrialRuns:
                 actual = _results(self.program, call, sizes)
         except Exception:
             return expected, False
-        return expected, len(expected) == len(actual) and all(map(are_close, actual, expected))
+        is_alike = _is_alike(structure, self.program.call_spec.out_spec)
+        return expected, is_alike and all(map(are_close, actual, expected))
 
-    def run_widely(self, sizes: Mapping[sympy.Symbol, sympy.Integer]) -> tuple[list[torch.Tensor] | None, bool]:
+    def run_widely(self, sizes: Mapping[sympy.Symbol, sympy.Integer]) -> tuple[list[Any] | None, bool]:
         """Run both as :meth:`run` does, and with unusual values as well.
 
         Where the model takes another path than was captured, equal results for usual numbers show little: the other
@@ -200,8 +202,8 @@ class TrialRuns:
         nearby, _ = self.run(sizes, values=lambda tensor: _nudged(values(tensor)))
         return nearby is not None and all(map(are_close, nearby, expected))
 
-    def _eager(self, call: Example, around: Around) -> list[torch.Tensor]:
-        """Return what the model gives for a call; whatever it changes is put back.
+    def _eager(self, call: Example, around: Around) -> tuple[list[Any], pytree.TreeSpec]:
+        """Return the leaves of what the model gives for a call, and its structure; whatever it changes is put back.
 
         Raises:
             Exception: Whatever the model raises.
@@ -218,9 +220,18 @@ class TrialRuns:
             try:
                 with kept, around():
                     results = self.model(*copy.deepcopy(call[0]), **copy.deepcopy(call[1]))
-                return [result.detach().clone() for result in _tensors(results)]
+                leaves, structure = pytree.tree_flatten(results)
+                return [x.detach().clone() if isinstance(x, torch.Tensor) else x for x in leaves], structure
             finally:
                 kept.restore()
+
+
+def _is_alike(first: pytree.TreeSpec, second: pytree.TreeSpec) -> bool:
+    """Tell whether two results have as many parts under the same names; torch makes a tuple of a ``torch.Size``."""
+    if first.num_leaves != second.num_leaves or first.context != second.context:
+        return False
+    parts, others = first.children(), second.children()
+    return len(parts) == len(others) and all(map(_is_alike, parts, others))
 
 
 def _call_at(
@@ -282,8 +293,8 @@ def _same_random_numbers() -> Iterator[None]:
 
 def _results(
     program: torch.export.ExportedProgram, call: Example, sizes: Mapping[sympy.Symbol, sympy.Integer]
-) -> list[torch.Tensor]:
-    """Return what a captured graph gives for a call.
+) -> list[Any]:
+    """Return the leaves of what a captured graph gives for a call.
 
     Operators are exported for the shapes that were noted of their operands.
 
@@ -296,7 +307,7 @@ def _results(
         Exception: Whatever the graph raises, and where one of its values has not the shape that was noted.
     """
     with torch.no_grad(), _same_random_numbers():
-        return _tensors(_run(program, copy.deepcopy(call), sizes))
+        return _run(program, copy.deepcopy(call), sizes)
 
 
 class _NotedShapes(torch.fx.Interpreter):
@@ -370,7 +381,3 @@ def _run(
     results = _NotedShapes(program.graph_module, sizes).run(*values)
     kinds = program.graph_signature.output_specs
     return [result for result, spec in zip(results, kinds, strict=True) if spec.kind is OutputKind.USER_OUTPUT]
-
-
-def _tensors(tree: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]

@@ -239,11 +239,11 @@ class FrozenValues:
                 self.decided.append(tensor.detach())
         return answer
 
-    def drop_order(self, run: Callable[[], Sequence[torch.Tensor]]) -> None:
+    def drop_order(self, run: Callable[[], Sequence[Any]]) -> None:
         """Make it no condition whether tensors are contiguous, if the model gives the same when told the opposite.
 
         Args:
-            run: Calls the model on the example, outside of traces.
+            run: Calls the model on the example, outside of traces, and returns the leaves of its results.
         """
         if not any(decision.is_of_order for decision in self.decisions):
             return

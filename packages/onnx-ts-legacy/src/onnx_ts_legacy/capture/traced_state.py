@@ -157,10 +157,9 @@ class TracedState:
 
     def results(
         self, call: Callable[[Sequence[Any]], Any], tensors: Sequence[torch.Tensor], random_state: torch.Tensor
-    ) -> list[torch.Tensor]:
-        """Return the tensors that a call of the model returns outside of traces."""
-        results = results_of(self._inventory, call, tensors, random_state)
-        return [result for result in results if isinstance(result, torch.Tensor)]
+    ) -> list[Any]:
+        """Return the leaves of what a call of the model returns outside of traces."""
+        return results_of(self._inventory, call, tensors, random_state)
 
     def _check_values(
         self,
@@ -172,7 +171,8 @@ class TracedState:
         lines = type_tests(self._inventory.running_functions(), attributes=True)
         if not lines or any(map(is_without_data, [*tensors, *self._inventory.weights.values()])):
             return
-        expected = self.results(call, tensors, random_state)
+        results = self.results(call, tensors, random_state)
+        expected = [result for result in results if isinstance(result, torch.Tensor)]
         actual = [tensor.detach() for tensor in returned]
         if len(actual) != len(expected) or not all(map(are_close, actual, expected)):
             raise CaptureError("\n  ".join((_OTHER_CLASSES, *lines)))

@@ -6,6 +6,7 @@ A cache that is filled once, such as a mask for a length, makes none; a counter 
 from __future__ import annotations
 
 import contextlib
+import math
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -225,8 +226,12 @@ def _settled(first: Any, second: Any) -> bool:
     )
 
 
-def are_close(actual: torch.Tensor, expected: torch.Tensor) -> bool:
-    """Tell whether two results differ by no more than rounding does."""
+def are_close(actual: Any, expected: Any) -> bool:
+    """Tell whether two leaves of results, tensors or what else a model returns, differ by no more than rounding does."""
+    if not isinstance(actual, torch.Tensor) or not isinstance(expected, torch.Tensor):
+        if type(actual) is float and type(expected) is float:
+            return math.isclose(actual, expected, rel_tol=1e-6) or same(actual, expected)
+        return same(actual, expected)
     if actual.shape != expected.shape or actual.dtype != expected.dtype:
         return False
     if not expected.is_floating_point() and not expected.is_complex():
