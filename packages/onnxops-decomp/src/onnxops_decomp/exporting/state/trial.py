@@ -6,8 +6,8 @@ A cache that is filled once, such as a mask for a length, makes none; a counter 
 from __future__ import annotations
 
 import contextlib
-import math
 import copy
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -227,7 +227,7 @@ def _settled(first: Any, second: Any) -> bool:
 
 
 def are_close(actual: Any, expected: Any) -> bool:
-    """Tell whether two leaves of results, tensors or what else a model returns, differ by no more than rounding does."""
+    """Tell whether two leaves of results, tensors or anything else, differ by no more than rounding does."""
     if not isinstance(actual, torch.Tensor) or not isinstance(expected, torch.Tensor):
         if type(actual) is float and type(expected) is float:
             return math.isclose(actual, expected, rel_tol=1e-6) or same(actual, expected)
