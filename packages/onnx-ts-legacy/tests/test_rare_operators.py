@@ -164,3 +164,27 @@ def test_products_of_groups_take_floats(name: str, turned: bool, scripted: bool)
 
     function = by_columns if turned else plain
     exported(torch.jit.script(function) if scripted else function, args(8), args(24), dynamic_axes=dynamic)
+
+
+@pytest.mark.parametrize("driver", ["gels", "gelsd", "gelss", "gelsy"])
+def test_residuals_of_least_squares_are_there_where_the_rank_is_full(driver: str) -> None:
+    class Model(torch.nn.Module):
+        def forward(self, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return tuple(torch.linalg.lstsq(a, b, driver=driver))
+
+    example = torch.randn(4, 3), torch.randn(4, 2)
+    program = onnx_ts_legacy.export(Model(), example, dynamic_shapes={"a": {0: "m"}, "b": {0: "m"}})
+    for rows in (4, 6, 3, 2):
+        call = torch.randn(rows, 3), torch.randn(rows, 2)
+        torch.testing.assert_close(list(program(*call)), list(Model()(*call)), rtol=1e-3, atol=1e-4)
+    if driver in ("gelsd", "gelss"):
+        call = torch.randn(4, 3)[:, [0, 0, 1]].contiguous(), torch.randn(4, 2)
+        assert [tuple(x.shape) for x in program(*call)] == [tuple(x.shape) for x in Model()(*call)]
+
+
+def test_residuals_whose_dimensions_data_decides_are_refused_where_they_are_read() -> None:
+    a, b = torch.randn(2, 4, 3), torch.randn(2, 4, 2)
+    program = onnx_ts_legacy.export(lambda a, b: torch.linalg.lstsq(a, b, driver="gelsd").solution, (a, b))
+    torch.testing.assert_close(program(a, b)[0], torch.linalg.lstsq(a, b).solution, rtol=1e-3, atol=1e-4)
+    with pytest.raises(onnx_ts_legacy.errors.OnnxExporterError, match="result 1 of this call has no form in ONNX"):
+        onnx_ts_legacy.export(lambda a, b: torch.linalg.lstsq(a, b, driver="gelsd").residuals, (a, b))

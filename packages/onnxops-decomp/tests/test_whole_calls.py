@@ -91,6 +91,13 @@ def test_least_squares_by_singular_values(driver: str) -> None:
         check(lambda a, b: tuple(torch.linalg.lstsq(a, b, driver=driver)), TALL, torch.randn(2, 5, 4))
 
 
+@pytest.mark.parametrize("rows", [5, 2])
+def test_residuals_of_any_number_of_rows(rows: int) -> None:
+    a, b = torch.randn(rows, 3), torch.randn(rows, 7)
+    others = [(torch.randn(more, 3), torch.randn(more, 7)) for more in ((4, 6) if rows == 5 else (3, 1))]
+    check(lambda a, b: tuple(torch.linalg.lstsq(a, b, driver="gels")), a, b, others=others, tolerance=(1e-3, 1e-4))
+
+
 def test_least_squares_of_a_matrix_that_lacks_rank() -> None:
     a = torch.tensor([[1.0, 2.0], [2.0, 4.0], [3.0, 6.0]])
     check(lambda a, b: tuple(torch.linalg.lstsq(a, b)), a, torch.randn(3, 2), tolerance=(1e-3, 1e-4))

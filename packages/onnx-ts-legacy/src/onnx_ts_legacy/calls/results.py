@@ -10,10 +10,10 @@ import onnx_ir as ir
 from onnx_ts_legacy.shapes.tensor_forms import is_tensor
 from onnx_ts_legacy.state.context import ConversionContext
 from onnx_ts_legacy.state.numbers import runtime_number
-from onnx_ts_legacy.state.values import Call, ListRef, Tensor, View
+from onnx_ts_legacy.state.values import Call, ListRef, Poison, Tensor, View
 from onnx_ts_legacy.state.variables import node_value
 from onnxops_decomp import LoweringError
-from onnxops_decomp.exporting import check_result
+from onnxops_decomp.exporting import check_result, not_given
 
 __all__ = ["check_results", "wrapped"]
 
@@ -47,7 +47,8 @@ def wrapped(context: ConversionContext, values: Any, fake: Any, view: tuple[int,
         parts = []
         for index, (part, expected) in enumerate(zip(values, fake, strict=False)):
             inner = None if view is None else (view[0], dataclasses.replace(view[1], output=index))
-            parts.append(wrapped(context, part, expected, inner))
+            is_missing = part is None and is_tensor(expected)
+            parts.append(Poison(not_given(index)) if is_missing else wrapped(context, part, expected, inner))
         return ListRef(context.heap, tuple(parts)) if isinstance(fake, list) else tuple(parts)
     if isinstance(values, ir.Value):
         return runtime_number(context, values)

@@ -135,6 +135,7 @@ from onnxops_decomp.graph.calls import (
     chosen_by_data,
     find_lowering,
     functional_overload,
+    not_given,
 )
 from onnxops_decomp.graph.decompose import Decomposer, Decomposition
 from onnxops_decomp.graph.definitions import masked_index, torch_definition
@@ -316,6 +317,7 @@ __all__ = [
     "needed_state",
     "needs_functionalization",
     "normalized_shapes",
+    "not_given",
     "note_gradients",
     "number_as_size",
     "number_of",

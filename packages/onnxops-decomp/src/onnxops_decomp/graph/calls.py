@@ -27,6 +27,7 @@ __all__ = [
     "chosen_by_data",
     "find_lowering",
     "functional_overload",
+    "not_given",
 ]
 
 _TAKES_QUANTIZED = ("aten::dequantize.self", "aten::dequantize.tensor")
@@ -232,6 +233,11 @@ def _arrange(entry: Lowering, overload: torch._ops.OpOverload, positional: list[
 def _is_default(overload: torch._ops.OpOverload, name: str, value: Any) -> bool:
     default = next(default for known, _, default in _arguments(overload) if known == name)
     return type(value) is type(default) and bool(value == default)
+
+
+def not_given(index: int) -> str:
+    """Return the message for reading one of the results of a call, which its lowering leaves out."""
+    return f"result {index} of this call has no form in ONNX; the others can be used without it."
 
 
 def check_result(value: ir.Value, expected: torch.Tensor, dims: Dims, operator: str) -> None:

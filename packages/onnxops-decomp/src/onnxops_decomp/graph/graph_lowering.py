@@ -23,7 +23,7 @@ from onnxops_decomp.builder.expressions import emit_expression, is_computable
 from onnxops_decomp.dtypes import affine_of, is_complex, mark_complex, mark_number, promote, to_ir
 from onnxops_decomp.errors import LoweringError, UnsupportedOperatorError, UnsupportedOpsetError
 from onnxops_decomp.graph.assertions import unneeded_nodes
-from onnxops_decomp.graph.calls import apply_lowering, check_result, find_lowering, functional_overload
+from onnxops_decomp.graph.calls import apply_lowering, check_result, find_lowering, functional_overload, not_given
 from onnxops_decomp.graph.decompose import Decomposer
 from onnxops_decomp.graph.mutation import written_arguments
 from onnxops_decomp.graph.strided import STRIDED
@@ -307,8 +307,10 @@ class GraphLowering:
         elif isinstance(val, list | tuple):
             if not isinstance(result, list | tuple) or len(result) < len(val):
                 raise LoweringError(f"{name} returns {len(val)} results in torch, but its lowering returns fewer.")
-            for part, expected in zip(result, val, strict=False):
-                if isinstance(expected, torch.Tensor) and part is not None:
+            for index, (part, expected) in enumerate(zip(result, val, strict=False)):
+                if isinstance(expected, torch.Tensor):
+                    if part is None:
+                        raise LoweringError(f"{name}: {not_given(index)}")
                     self.check(part, expected, name)
 
     def _bind_unbacked(self, node: torch.fx.Node, result: Any) -> None:

@@ -16,6 +16,7 @@ from onnxops_decomp.lowerings.registry import lowering
 
 if TYPE_CHECKING:
     from onnxops_decomp.builder.op_builder import OpBuilder
+    from onnxops_decomp.builder.sizes import Size
 
 aten = torch.ops.aten
 
@@ -23,11 +24,12 @@ aten = torch.ops.aten
 @lowering(aten.linalg_lstsq.default, complex=None)
 def linalg_lstsq(
     op: OpBuilder, self: ir.Value, b: ir.Value, rcond: float | None = None, *, driver: str | None = None
-) -> tuple[ir.Value, ...]:
+) -> tuple[ir.Value | None, ...]:
     """Multiply with the pseudoinverse, which gives the solution of least norm that all drivers look for.
 
     Returns:
         The solution, and of residuals, rank and singular values those that the driver computes; the others are empty.
+        Residuals are None where sizes or data decide whether they have dimensions of a batch.
     """
     dtype = op.dtype(self)
     grid, matrix, vector = Grid(op, self), wide(op, self), is_vector(op, self, b)
@@ -42,12 +44,14 @@ def linalg_lstsq(
     solution = grid.marked(zero_if_empty(op, solution, m))
     rank = op.ReduceSum(op.cast(counts, INT64), [op.rank(lengths) - 1], keepdims=0)
     values = take_slice(op, lengths, op.rank(lengths) - 1, 0, op.size_min(m, n))
-    residuals = nothing = op.constant([], dtype)
+    nothing = op.constant([], dtype)
+    residuals: ir.Value | None = nothing
+    if driver in ("gels", "gelsd", "gelss") and not (isinstance(m, int) and isinstance(n, int) and m <= n):
+        rest = grid.length(op, op.Sub(grid.matmul(op, matrix, solution), right))
+        squares = op.cast(op.ReduceSumSquare(rest, [op.rank(rest) - 2], keepdims=0), dtype)
+        residuals = _where_of_full_rank(op, squares, m, n, None if driver == "gels" else rank)
     if driver == "gels":
         rank = op.constant([], INT64)
-        if isinstance(m, int) and isinstance(n, int) and m > n:
-            rest = grid.length(op, op.Sub(grid.matmul(op, matrix, solution), right))
-            residuals = op.cast(op.ReduceSumSquare(rest, [op.rank(rest) - 2], keepdims=0), dtype)
     found = op.Squeeze(solution, [grid.rank_of(op, solution) - 1]) if vector else solution
     return (
         grid.narrow(op, found, self),
@@ -55,3 +59,18 @@ def linalg_lstsq(
         rank,
         op.cast(values, dtype) if driver in ("gelsd", "gelss") else nothing,
     )
+
+
+def _where_of_full_rank(op: OpBuilder, residuals: ir.Value, m: Size, n: Size, rank: ir.Value | None) -> ir.Value | None:
+    """Return residuals, or none of them where there are not more rows than columns or a rank that is given is not full.
+
+    None if that decides how many dimensions they have.
+    """
+    if rank is None and isinstance(m, int) and isinstance(n, int):
+        return residuals
+    if op.rank(residuals) != 1:
+        return None
+    full = op.Greater(op.vector([m]), op.vector([n]))
+    if rank is not None:
+        full = op.And(full, op.Equal(op.Reshape(rank, [1]), op.vector([n])))
+    return op.Slice(residuals, [0], op.Mul(op.cast(full, INT64), op.Shape(residuals)), [0])
