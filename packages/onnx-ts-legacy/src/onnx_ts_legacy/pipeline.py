@@ -65,6 +65,7 @@ from onnxops_decomp.exporting import (
     SizeConstraints,
     axis_size,
     build_model,
+    dimension_text,
     ignored_state,
     is_complex,
     meeting_refusal,
@@ -375,7 +376,7 @@ class _Conversion:
 
     def _tensor_input(self, name: str, example: torch.Tensor) -> Tensor:
         metadata = self.context.metadata
-        axes = _named_axes(name, self._options.dynamic_axes.get(name, {}), example.dim())
+        axes = self._named_axes(name, example.dim())
         fake = metadata.input(example, axes)
         dims = metadata.symbols.dims(fake)
         value = self.op.input(name, to_ir(example.dtype), (*dims, 2) if example.is_complex() else dims)
@@ -509,11 +510,26 @@ class _Conversion:
         program.saving, program.folds_weights = self._options.saving, self._options.folds_weights
         return program
 
+    def _named_axes(self, name: str, rank: int) -> dict[int, str]:
+        """Return the names of the dynamic dimensions of an input or output by axis.
+
+        Raises:
+            ArgumentsError: If there is no such axis.
+        """
+        declared = self._options.dynamic_axes
+        names = {str(text) for axes in declared.values() if isinstance(axes, Mapping) for text in axes.values()}
+        axes = declared.get(name, {})
+        named = dict(axes) if isinstance(axes, Mapping) else {axis: f"{name}_dim_{axis}" for axis in axes}
+        for axis in named:
+            if not -rank <= axis < rank:
+                raise ArgumentsError(f"dynamic_axes names axis {axis} of {name!r}, which has rank {rank}.")
+        return {axis % rank: dimension_text(str(text), names) for axis, text in named.items()}
+
     def _declare(self, name: str, value: ir.Value) -> None:
         """Give the dimensions of an output the names that were asked for."""
         if value.shape is None:
             return
-        axes = _named_axes(name, self._options.dynamic_axes.get(name, {}), len(value.shape))
+        axes = self._named_axes(name, len(value.shape))
         for axis, text in axes.items():
             dim = value.shape[axis]
             if isinstance(dim, int) or dim.value is None or str(dim.value).startswith("u"):
@@ -524,18 +540,3 @@ def _cut(values: list[Any], count: int) -> tuple[list[Any], list[Any]]:
     """Return all values but the last ones, and these."""
     place = len(values) - count
     return values[:place], values[place:]
-
-
-def _named_axes(name: str, axes: Mapping[int, str] | Sequence[int], rank: int) -> dict[int, str]:
-    """Return the names of dynamic dimensions by axis.
-
-    Raises:
-        ArgumentsError: If there is no such axis.
-    """
-    named = dict(axes) if isinstance(axes, Mapping) else {axis: f"{name}_dim_{axis}" for axis in axes}
-    result: dict[int, str] = {}
-    for axis, text in named.items():
-        if not -rank <= axis < rank:
-            raise ArgumentsError(f"dynamic_axes names axis {axis} of {name!r}, which has rank {rank}.")
-        result[axis % rank] = str(text)
-    return result

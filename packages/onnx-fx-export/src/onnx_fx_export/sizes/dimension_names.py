@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -17,8 +16,10 @@ from onnxops_decomp.exporting import (
     SymbolNames,
     axes_by_number,
     declared_text,
+    dimension_name,
     dimension_symbol,
-    names_in_size,
+    dimension_text,
+    is_dimension_name,
     parsed_size,
     symbolic_size,
 )
@@ -43,10 +44,10 @@ def name_sizes(symbols: SymbolNames, sizes: Iterable[tuple[str, torch.SymInt, An
         UserWarning: If two names were given to what the model takes for one size; the first one is used.
     """
     declared = [(place, size, text) for place, size, dim in sizes if (text := declared_text(dim)) is not None]
-    names = {text for _, _, text in declared if text.isidentifier()}
+    names = {text for _, _, text in declared if is_dimension_name(text)}
     # A derived dimension is an expression in another one, which gives a symbol its name if it is there itself. A name
     # for what the model finds to be a sum of sizes comes after the names of these.
-    order = sorted(declared, key=lambda entry: (not entry[2].isidentifier(), not entry[1].node.expr.is_Symbol))
+    order = sorted(declared, key=lambda entry: (not is_dimension_name(entry[2]), not entry[1].node.expr.is_Symbol))
     for _, size, text in order:
         _name_size(symbols, size, _expression(text, names))
     _warn_of_lost_names(symbols, declared)
@@ -62,7 +63,7 @@ def name_other_sizes(symbols: SymbolNames, sizes: Iterable[tuple[str, Any]]) -> 
     known = list(sizes)
     taken = {str(symbol) for _, size in known for symbol in symbols.renamed(size.node.expr).free_symbols}
     for name, size in known:
-        symbol, text = size.node.expr, re.sub(r"\W", "_", name)
+        symbol, text = size.node.expr, dimension_name(name)
         if symbol.is_Symbol and symbols.renamed(symbol) == symbol and text not in taken:
             taken.add(text)
             symbols.rename(symbol, text)
@@ -78,7 +79,7 @@ def name_numbers(symbols: SymbolNames, numbers: Iterable[tuple[str, torch.SymInt
     """
     taken = {str(symbol) for size in sizes for symbol in symbols.renamed(size.node.expr).free_symbols}
     for name, number in numbers:
-        symbol, text = number.node.expr, re.sub(r"\W", "_", name)
+        symbol, text = number.node.expr, dimension_name(name)
         if symbol.is_Symbol and symbols.renamed(symbol) == symbol and text not in taken:
             taken.add(text)
             symbols.rename(symbol, sympy.Symbol(text, integer=True))
@@ -89,7 +90,7 @@ def _warn_of_lost_names(symbols: SymbolNames, declared: Iterable[tuple[str, torc
     lost: dict[tuple[str, str], list[str]] = {}
     for place, size, text in declared:
         used = symbols.renamed(size.node.expr)
-        if text.isidentifier() and used.is_Symbol and str(used) != text:
+        if is_dimension_name(text) and used.is_Symbol and str(used) != text:
             lost.setdefault((text, str(used)), []).append(place)
     for (text, used), places in lost.items():
         warn_user(
@@ -99,15 +100,9 @@ def _warn_of_lost_names(symbols: SymbolNames, declared: Iterable[tuple[str, torc
 
 
 def _expression(text: str, names: Collection[str]) -> sympy.Expr:
-    tree = parsed_size(text)
-    if tree is not None and (names_in_size(tree) <= {*names} or _is_derived(text)):
-        return symbolic_size(tree)
-    return dimension_symbol(re.sub(r"\W", "_", text))
-
-
-def _is_derived(text: str) -> bool:
-    """Tell whether a text is what torch calls a derived dimension, such as ``2*d + 1``."""
-    return re.fullmatch(r"(-?\d+\*)?[A-Za-z_]\w*( [+-] \d+)?", text) is not None
+    text = dimension_text(text, names)
+    tree = None if is_dimension_name(text) else parsed_size(text)
+    return dimension_symbol(text) if tree is None else symbolic_size(tree)
 
 
 def _name_size(symbols: SymbolNames, size: torch.SymInt, wanted: sympy.Expr) -> None:
@@ -145,8 +140,8 @@ def name_output_axes(model: ir.Model, dynamic_axes: Mapping[str, Mapping[int, st
                 f"({', '.join(outputs)}) of the model."
             )
         dims = list(outputs[name].shape or ())
-        for axis, wanted in axes_by_number(name, axes, len(dims)).items():
-            present = dims[axis]
+        for axis, text in axes_by_number(name, axes, len(dims)).items():
+            present, wanted = dims[axis], dimension_text(text, inputs)
             if isinstance(present, int) or (wanted in inputs and wanted != str(present)):
                 warn_user(f"Dimension {axis} of output {name} is {present}, not {wanted}.")
             elif isinstance(axes, Mapping):

@@ -88,7 +88,12 @@ from onnxops_decomp.exporting.sizes.assumptions import assumed_conditions
 from onnxops_decomp.exporting.sizes.checks import add_size_checks
 from onnxops_decomp.exporting.sizes.conditions import condition_holds
 from onnxops_decomp.exporting.sizes.constraints import CONSTRAINTS_KEY, SizeConstraints, warn_of_bounds
-from onnxops_decomp.exporting.sizes.dimensions import renamed_text
+from onnxops_decomp.exporting.sizes.dimensions import (
+    dimension_name,
+    dimension_text,
+    is_dimension_name,
+    renamed_text,
+)
 from onnxops_decomp.exporting.sizes.dynamic_shapes import (
     DYNAMIC_NUMBER,
     axes_by_number,
@@ -269,7 +274,9 @@ __all__ = [
     "declared_text",
     "defined_for_sizes",
     "differs_apart_in_copies",
+    "dimension_name",
     "dimension_symbol",
+    "dimension_text",
     "dims_of",
     "emit_expression",
     "example_paths",
@@ -295,6 +302,7 @@ __all__ = [
     "is_complex",
     "is_composite",
     "is_computable",
+    "is_dimension_name",
     "is_generated_code",
     "is_library",
     "is_never_negative",

@@ -2,14 +2,44 @@
 
 from __future__ import annotations
 
+import keyword
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import onnx_ir as ir
 
 from onnxops_decomp.exporting.errors import InvalidArgumentError
+from onnxops_decomp.exporting.sizes.expressions import names_in_size, parsed_size
 
-__all__ = ["rename_dimensions", "renamed_text"]
+__all__ = ["dimension_name", "dimension_text", "is_dimension_name", "rename_dimensions", "renamed_text"]
+
+
+def is_dimension_name(text: str) -> bool:
+    """Tell whether conditions on sizes can call a dimension so."""
+    return text.isidentifier() and not keyword.iskeyword(text)
+
+
+def dimension_name(text: str) -> str:
+    """Return the name of a dimension that conditions can use: ``batch_size`` for ``batch size``."""
+    cleaned = re.sub(r"\W", "_", text)
+    return cleaned if is_dimension_name(cleaned) else f"dim_{cleaned}"
+
+
+def dimension_text(text: str, names: Collection[str]) -> str:
+    """Return what stands in a model for a dimension that the user calls ``text``.
+
+    Args:
+        text: A name, or an expression in other dimensions.
+        names: Those of the other dimensions.
+    """
+    tree = None if is_dimension_name(text) else parsed_size(text)
+    used = set[str]() if tree is None else names_in_size(tree)
+    return text if used and (used <= {*names} or _is_derived(text)) else dimension_name(text)
+
+
+def _is_derived(text: str) -> bool:
+    """Tell whether a text is what torch calls a derived dimension, such as ``2*d + 1``."""
+    return re.fullmatch(r"(-?\d+\*)?[A-Za-z_]\w*( [+-] \d+)?", text) is not None
 
 
 def renamed_text(text: str, names: Mapping[str, str]) -> str:
@@ -28,7 +58,7 @@ def rename_dimensions(model: ir.Model, names: Mapping[str, str]) -> None:
     for old, new in names.items():
         if old not in known:
             raise InvalidArgumentError(f"The model has no dimension {old!r}; it has {sorted(filter(None, known))}.")
-        if not new.isidentifier():
+        if not is_dimension_name(new):
             raise InvalidArgumentError(f"{new!r} is not a name for a dimension.")
     graphs = [model.graph, *(function.graph for function in model.functions.values())]
     values = [value for graph in graphs for value in graph.inputs]

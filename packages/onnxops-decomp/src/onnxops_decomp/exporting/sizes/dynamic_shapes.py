@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 from onnxops_decomp.exporting.calls.caches import by_kind_of_tensor
 from onnxops_decomp.exporting.calls.naming import Leaf, example_paths, key_of, names_by_leaf
 from onnxops_decomp.exporting.errors import InvalidArgumentError
+from onnxops_decomp.exporting.sizes.dimensions import dimension_name
 
 __all__ = [
     "DYNAMIC_NUMBER",
@@ -331,9 +332,10 @@ def declared_bounds(dim: Any) -> list[str]:
     root = getattr(dim, "root", dim)
     if not isinstance(root, Dim):
         return []
+    name = dimension_name(root.__name__)
     # torch takes the largest integers for no bound.
-    upper = [f"{root.__name__} <= {root.max}"] if root.max < _NO_BOUND else []
-    return [*([f"{root.__name__} >= {root.min}"] if root.min > 1 else []), *upper]
+    upper = [f"{name} <= {root.max}"] if root.max < _NO_BOUND else []
+    return [*([f"{name} >= {root.min}"] if root.min > 1 else []), *upper]
 
 
 def for_torch(value: Any, specs: Iterator[dict[int, Any]]) -> Any:
