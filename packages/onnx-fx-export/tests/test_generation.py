@@ -207,6 +207,7 @@ def test_genai_runs_attention_that_is_spelled_out(name, tmp_path):
 
 
 def test_keys_and_values_of_different_widths_need_the_generator(tmp_path):
+    pytest.importorskip("onnxruntime_genai", reason="an optional package")
     model = language_model("deepseek_v3", num_hidden_layers=1)
     with pytest.raises(InvalidArgumentError, match=r"different shapes, \(heads, width\) .*Pass engine='onnxruntime'"):
         export_folder(model, tmp_path / "out")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import onnx_ir as ir
+import onnxruntime
 import pytest
 import torch
 
@@ -49,6 +50,9 @@ CASES = [
 @pytest.mark.parametrize("case", range(len(CASES)))
 def test_the_oldest_form_that_has_what_a_call_needs(case: int, opset: int, exporter: str) -> None:
     model, lowest = CASES[case]
+    is_old = tuple(map(int, onnxruntime.__version__.split(".")[:2])) < (1, 30)
+    if is_old and opset >= lowest and model.scale.dtype == torch.float16:
+        pytest.skip("ONNX Runtime rounds ties of half precision away from 0 before 1.30")
     x = torch.arange(-12, 12).reshape(2, 3, 4).to(model.scale.dtype) / 8
     program = EXPORTERS[exporter](model, (x,), opset_version=opset)
     assert ({"QuantizeLinear", "DequantizeLinear"} <= operators(program)) == (opset >= lowest)

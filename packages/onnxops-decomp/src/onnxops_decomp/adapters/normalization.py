@@ -49,9 +49,12 @@ def rms_normalization(
 ) -> ir.Value:
     rank = op.rank(X)
     wide = _stash(op, X, stash_type)
-    # ONNX Runtime knows the normalization by a power, and runs it as one operation.
-    square = op.ReduceMean(op.Pow(wide, op.constant(2.0, op.dtype(wide))), list(range(axis % rank, rank)))
-    normalized = op.Div(wide, op.Sqrt(op.Add(square, epsilon)))
+    # ONNX Runtime knows the normalization by a power, and runs it as one operation; for doubles its older releases take
+    # 1e-5 for the epsilon then.
+    is_double = op.dtype(wide) == ir.DataType.DOUBLE
+    square = op.Mul(wide, wide) if is_double else op.Pow(wide, op.constant(2.0, op.dtype(wide)))
+    mean = op.ReduceMean(square, list(range(axis % rank, rank)))
+    normalized = op.Div(wide, op.Sqrt(op.Add(mean, epsilon)))
     return op.Mul(op.cast(normalized, op.dtype(X)), scale)
 
 
