@@ -89,3 +89,21 @@ def test_householder_product() -> None:
 
 def test_double_precision_is_kept() -> None:
     check(torch.linalg.qr, example(6, 6, dtype=torch.float64), tolerance=(1e-12, 1e-12))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        torch.linalg.det,
+        torch.linalg.slogdet,
+        torch.linalg.cholesky,
+        torch.linalg.lu_factor,
+        torch.linalg.qr,
+        torch.linalg.inv,
+        torch.linalg.svdvals,
+        torch.linalg.eigvalsh,
+    ],
+)
+@pytest.mark.parametrize("shape", [(3, 0, 0), (3, 2, 0, 0)])
+def test_batches_of_matrices_without_elements(function, shape: tuple[int, ...]) -> None:
+    check(function, torch.zeros(shape), others=[(torch.zeros(n, *shape[1:]),) for n in (5, 1)])

@@ -60,7 +60,7 @@ def repeat(
         dims = dims_of(part)
         output.type = ir.TensorType(op.dtype(part))
         output.shape = None if dims is None else ir.Shape([op.dim(count), *dims])
-    if parts is None or isinstance(count, int):
+    if parts is None or (isinstance(count, int) and count):
         return last, stacked
     return last, [_sized(op, output, [count, *sizes]) for output, sizes in zip(stacked, parts, strict=True)]
 
