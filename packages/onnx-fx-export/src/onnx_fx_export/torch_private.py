@@ -445,7 +445,7 @@ def is_users_code(file: str, function: str) -> bool:
 def specializations() -> Iterator[list[str]]:
     """Note which lines of the user's code give a symbolic size one value, while torch captures a model.
 
-    The place is the innermost one on the stack that belongs to neither torch nor this package.
+    The place is the innermost one on the stack of the model that belongs to neither torch nor this package, if any.
     """
     found: list[str] = []
 
@@ -454,6 +454,8 @@ def specializations() -> Iterator[list[str]]:
             if is_users_code(frame.filename, frame.name):
                 found.append(f"{frame.filename}:{frame.lineno}: {frame.line} ({equation})")
                 return
+            if frame.filename == __file__ and frame.name == exported.__name__:
+                return  # Dynamo reads the model, and does not run it.
 
     with _noted_equations(note):
         yield found
