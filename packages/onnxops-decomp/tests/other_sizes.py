@@ -175,6 +175,7 @@ def check_other_sizes(
     reference: Callable[..., Any] | None = None,
     few: Sequence[int] = (1, 0),
     kept: Sequence[int] = (),
+    first_alone: bool = False,
 ) -> Outcome:
     """Lower a call with symbolic sizes and compare it with eager PyTorch at other sizes.
 
@@ -185,13 +186,14 @@ def check_other_sizes(
         reference: What the overload computes, where this torch has no kernel for it.
         few: Sizes that are tried besides, of which nothing is left where PyTorch takes another turn there.
         kept: Sizes that stay as they are.
+        first_alone: Whether only the first result is compared.
 
     Raises:
         LoweringError: If the call cannot be lowered so.
     """
     call = _sized(sample)
     eager = functools.partial(call, function=reference)
-    traced = recorded(call, dynamic=True, reference=eager)
+    traced = recorded(call, dynamic=True, reference=eager, first_alone=first_alone)
     symbols = _symbols(traced, call.tensors)
     by_torch = _facts(traced)
     lowered = harness.lower_graph(traced, opset=opset)

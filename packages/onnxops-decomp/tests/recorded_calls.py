@@ -15,18 +15,30 @@ from torch.utils import _pytree as pytree
 __all__ = ["recorded"]
 
 
-def recorded(call: Any, *, dynamic: bool = False, reference: Callable[..., Any] | None = None) -> torch.fx.GraphModule:
+def recorded(
+    call: Any, *, dynamic: bool = False, reference: Callable[..., Any] | None = None, first_alone: bool = False
+) -> torch.fx.GraphModule:
     """Record a call of an overload; its graph holds that overload, and one result for each tensor that it gives.
 
     ``reference`` computes what the overload does, where this torch has no kernel for it.
     With ``dynamic`` every size other than 0 and 1 is symbolic, and what no fake kernel tells is of unknown size.
+    With ``first_alone`` the graph gives the first result alone.
     """
+    traced = _recorded(call, dynamic, reference or call)
+    if first_alone:
+        output = traced.graph.output_node()
+        output.args = (_results(traced)[:1],)
+        traced.recompile()
+    return traced
+
+
+def _recorded(call: Any, dynamic: bool, eager: Callable[..., Any]) -> torch.fx.GraphModule:
     try:
         traced = trace(call, call.tensors, dynamic=dynamic)
     except Exception:
-        return _written(call, dynamic, reference or call)
+        return _written(call, dynamic, eager)
     targets = {node.target for node in traced.graph.nodes}
-    return traced if call.function in targets and _results(traced) else _written(call, dynamic, reference or call)
+    return traced if call.function in targets and _results(traced) else _written(call, dynamic, eager)
 
 
 def _results(graph_module: torch.fx.GraphModule) -> list[torch.fx.Node]:

@@ -115,7 +115,8 @@ def compare(name: str, results: Sequence[torch.Tensor], expected: Sequence[torch
 
 def check(call: opinfo_samples.Call, opsets: list[int]) -> None:
     """Assert that a call gives torch's result at opsets, or is refused with the opset that it needs."""
-    expected, traced = expected_of(call), recorded(call, reference=references().get(call.name))
+    reference, first_alone = references().get(call.name), call.name in FIRST_ALONE
+    expected, traced = expected_of(call), recorded(call, reference=reference, first_alone=first_alone)
     for opset in opsets:
         if opset in IN_THE_EVALUATOR and call.name in NOT_IN_THE_EVALUATOR:
             continue
@@ -238,6 +239,7 @@ def other_sizes(name: str, opset: int) -> list[Outcome]:
         reference=references().get(name),
         few=() if name in NOT_ONE else (1,) if name in NOT_EMPTY else (1, 0),
         kept=KEPT.get(name, ()),
+        first_alone=name in FIRST_ALONE,
     )
     for call in calls(name) if name not in FIXED else ():
         try:
