@@ -79,3 +79,36 @@ def test_an_output_has_the_dimension_of_its_input(exporter: Any) -> None:
     program = exporter(Flat(), (X,), input_names=["x"], output_names=["y"], dynamic_axes=axes)
     graph = program.model.graph
     assert str(graph.inputs[0].shape[0]) == str(graph.outputs[0].shape[0]) == "batch_size"
+
+
+class Products(torch.nn.Module):
+    def forward(self, x, y):
+        return x.sum(0) * y.sum(0), x * 2, y * 3
+
+
+@EXPORTERS
+@pytest.mark.parametrize("names", [("a b", "a_b"), ("a_b", "a b"), ("a b", "a-b"), ("1n", "dim_1n")])
+def test_different_texts_name_different_dimensions(names: tuple[str, str], exporter: Any) -> None:
+    axes = {"x": {0: names[0]}, "y": {0: names[1]}, "p": {0: names[0]}, "q": {0: names[1]}}
+    program = exporter(
+        Products(), (X, X), input_names=["x", "y"], output_names=["s", "p", "q"], dynamic_axes=axes, opset_version=18
+    )
+    call = torch.randn(6, 4), torch.randn(7, 4)
+    torch.testing.assert_close(list(program(*call)), list(Products()(*call)))
+    first, second = (str(value.shape[0]) for value in program.model.graph.inputs)
+    assert [str(value.shape[0]) for value in program.model.graph.outputs[1:]] == [first, second]
+    assert first != second
+
+
+@EXPORTERS
+def test_dimensions_without_names_are_told_apart(exporter: Any) -> None:
+    class Nested(torch.nn.Module):
+        def forward(self, t, t_0):
+            return t[0].sum(0) * t_0.sum(0)
+
+    shapes = {"t": ({0: Dim.DYNAMIC},), "t_0": {0: Dim.DYNAMIC}}
+    program = exporter(Nested(), ((X,), X), dynamic_shapes=shapes)
+    call = (torch.randn(6, 4),), torch.randn(7, 4)
+    result = program(*call)
+    torch.testing.assert_close(result[0] if isinstance(result, list) else result, Nested()(*call))
+    assert all(str(value.shape[0]).startswith("t_0") for value in program.model.graph.inputs)

@@ -70,11 +70,20 @@ def test_a_dimension_that_became_static_leaves_no_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def of_one_size(x: torch.Tensor) -> torch.Tensor:
+    return torch.arange(4.0)[: x.shape[0]].sum() + x.reshape(4, 3).sum()
+
+
+def row_by_row(x: torch.Tensor) -> torch.Tensor:
+    return torch.stack([row * 2 for row in x])
+
+
 @pytest.mark.parametrize("strategy", [None, "strict"])
-def test_what_torch_logs_of_a_failure_is_left_to_the_error(strategy: str | None, caplog) -> None:
+@pytest.mark.parametrize("function", [of_one_size, row_by_row])
+def test_what_torch_logs_of_a_failure_is_left_to_the_error(function, strategy: str | None, caplog) -> None:
     class Fixed(torch.nn.Module):
         def forward(self, x):
-            return torch.arange(4.0)[: x.shape[0]].sum() + x.reshape(4, 3).sum()
+            return function(x)
 
     with pytest.raises(onnx_fx_export.DynamicShapeError) as failure:
         export(Fixed(), (torch.randn(4, 3),), dynamic_shapes={"x": {0: "a", 1: "b"}}, strategy=strategy)

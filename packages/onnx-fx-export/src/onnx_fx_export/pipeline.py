@@ -201,7 +201,7 @@ class ExportRequest:
         # Dim.AUTO promises nothing.
         if not any(dim is Dim.AUTO for dim in dims):
             warn_of_bounds(result.constraints, [bound for dim in dims for bound in declared_bounds(dim)])
-        name_output_axes(result.model, captured.output_axes)
+        name_output_axes(result.model, captured.output_axes, dims)
         if self.given["size_checks"]:
             add_size_checks(result.model, result.constraints)
         set_custom_opsets(result.model, self.given["custom_opsets"] or {})

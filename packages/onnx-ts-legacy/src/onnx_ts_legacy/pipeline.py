@@ -65,7 +65,7 @@ from onnxops_decomp.exporting import (
     SizeConstraints,
     axis_size,
     build_model,
-    dimension_text,
+    dimension_texts,
     ignored_state,
     is_complex,
     meeting_refusal,
@@ -516,14 +516,13 @@ class _Conversion:
         Raises:
             ArgumentsError: If there is no such axis.
         """
-        declared = self._options.dynamic_axes
-        names = {str(text) for axes in declared.values() if isinstance(axes, Mapping) for text in axes.values()}
-        axes = declared.get(name, {})
-        named = dict(axes) if isinstance(axes, Mapping) else {axis: f"{name}_dim_{axis}" for axis in axes}
-        for axis in named:
+        declared = {name: _axis_texts(name, axes) for name, axes in self._options.dynamic_axes.items()}
+        names = dimension_texts(text for texts in declared.values() for text in texts.values())
+        own = declared.get(name, {})
+        for axis in own:
             if not -rank <= axis < rank:
                 raise ArgumentsError(f"dynamic_axes names axis {axis} of {name!r}, which has rank {rank}.")
-        return {axis % rank: dimension_text(str(text), names) for axis, text in named.items()}
+        return {axis % rank: names[text] for axis, text in own.items()}
 
     def _declare(self, name: str, value: ir.Value) -> None:
         """Give the dimensions of an output the names that were asked for."""
@@ -540,3 +539,10 @@ def _cut(values: list[Any], count: int) -> tuple[list[Any], list[Any]]:
     """Return all values but the last ones, and these."""
     place = len(values) - count
     return values[:place], values[place:]
+
+
+def _axis_texts(name: str, axes: Mapping[int, str] | Sequence[int]) -> dict[int, str]:
+    """Return what the user calls the dynamic dimensions of an input or output by axis, or a text for those unnamed."""
+    if isinstance(axes, Mapping):
+        return {axis: str(text) for axis, text in axes.items()}
+    return {axis: f"{name}_dim_{axis}" for axis in axes}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -16,9 +16,9 @@ from onnxops_decomp.exporting import (
     SymbolNames,
     axes_by_number,
     declared_text,
-    dimension_name,
     dimension_symbol,
-    dimension_text,
+    dimension_texts,
+    distinct_name,
     is_dimension_name,
     parsed_size,
     symbolic_size,
@@ -44,12 +44,12 @@ def name_sizes(symbols: SymbolNames, sizes: Iterable[tuple[str, torch.SymInt, An
         UserWarning: If two names were given to what the model takes for one size; the first one is used.
     """
     declared = [(place, size, text) for place, size, dim in sizes if (text := declared_text(dim)) is not None]
-    names = {text for _, _, text in declared if is_dimension_name(text)}
+    texts = dimension_texts(text for _, _, text in declared)
     # A derived dimension is an expression in another one, which gives a symbol its name if it is there itself. A name
     # for what the model finds to be a sum of sizes comes after the names of these.
     order = sorted(declared, key=lambda entry: (not is_dimension_name(entry[2]), not entry[1].node.expr.is_Symbol))
     for _, size, text in order:
-        _name_size(symbols, size, _expression(text, names))
+        _name_size(symbols, size, _expression(texts[text]))
     _warn_of_lost_names(symbols, declared)
 
 
@@ -63,10 +63,9 @@ def name_other_sizes(symbols: SymbolNames, sizes: Iterable[tuple[str, Any]]) -> 
     known = list(sizes)
     taken = {str(symbol) for _, size in known for symbol in symbols.renamed(size.node.expr).free_symbols}
     for name, size in known:
-        symbol, text = size.node.expr, dimension_name(name)
-        if symbol.is_Symbol and symbols.renamed(symbol) == symbol and text not in taken:
-            taken.add(text)
-            symbols.rename(symbol, text)
+        symbol = size.node.expr
+        if symbol.is_Symbol and symbols.renamed(symbol) == symbol:
+            symbols.rename(symbol, distinct_name(name, taken))
 
 
 def name_numbers(symbols: SymbolNames, numbers: Iterable[tuple[str, torch.SymInt]], sizes: Iterable[Any]) -> None:
@@ -79,10 +78,9 @@ def name_numbers(symbols: SymbolNames, numbers: Iterable[tuple[str, torch.SymInt
     """
     taken = {str(symbol) for size in sizes for symbol in symbols.renamed(size.node.expr).free_symbols}
     for name, number in numbers:
-        symbol, text = number.node.expr, dimension_name(name)
-        if symbol.is_Symbol and symbols.renamed(symbol) == symbol and text not in taken:
-            taken.add(text)
-            symbols.rename(symbol, sympy.Symbol(text, integer=True))
+        symbol = number.node.expr
+        if symbol.is_Symbol and symbols.renamed(symbol) == symbol:
+            symbols.rename(symbol, sympy.Symbol(distinct_name(name, taken), integer=True))
 
 
 def _warn_of_lost_names(symbols: SymbolNames, declared: Iterable[tuple[str, torch.SymInt, str]]) -> None:
@@ -99,8 +97,7 @@ def _warn_of_lost_names(symbols: SymbolNames, declared: Iterable[tuple[str, torc
         )
 
 
-def _expression(text: str, names: Collection[str]) -> sympy.Expr:
-    text = dimension_text(text, names)
+def _expression(text: str) -> sympy.Expr:
     tree = None if is_dimension_name(text) else parsed_size(text)
     return dimension_symbol(text) if tree is None else symbolic_size(tree)
 
@@ -120,16 +117,21 @@ def _name_size(symbols: SymbolNames, size: torch.SymInt, wanted: sympy.Expr) -> 
         symbols.rename(symbol, solution)
 
 
-def name_output_axes(model: ir.Model, dynamic_axes: Mapping[str, Mapping[int, str] | Sequence[int]]) -> None:
+def name_output_axes(
+    model: ir.Model, dynamic_axes: Mapping[str, Mapping[int, str] | Sequence[int]], declared: Iterable[Any]
+) -> None:
     """Give dimensions of outputs the names that the user wants; sizes of outputs follow from those of the inputs.
 
     Args:
         model: The model.
         dynamic_axes: Axes by the name of the output.
+        declared: The declarations of the inputs' dimensions.
 
     Raises:
         InvalidArgumentError: If there is no such output, or no such axis.
     """
+    wanted_texts = [text for axes in dynamic_axes.values() if isinstance(axes, Mapping) for text in axes.values()]
+    texts = dimension_texts([*(text for text in map(declared_text, declared) if text is not None), *wanted_texts])
     inputs = {str(dim) for value in model.graph.inputs for dim in value.shape or ()}
     outputs = {str(value.name): value for value in model.graph.outputs}
     for name, axes in dynamic_axes.items():
@@ -141,7 +143,7 @@ def name_output_axes(model: ir.Model, dynamic_axes: Mapping[str, Mapping[int, st
             )
         dims = list(outputs[name].shape or ())
         for axis, text in axes_by_number(name, axes, len(dims)).items():
-            present, wanted = dims[axis], dimension_text(text, inputs)
+            present, wanted = dims[axis], texts.get(text, text)
             if isinstance(present, int) or (wanted in inputs and wanted != str(present)):
                 warn_user(f"Dimension {axis} of output {name} is {present}, not {wanted}.")
             elif isinstance(axes, Mapping):

@@ -174,7 +174,7 @@ class TrialRuns:
                 actual = _results(self.program, call, sizes)
         except Exception:
             return expected, False
-        is_alike = _is_alike(structure, self.program.call_spec.out_spec)
+        is_alike = len(actual) == len(expected) and _is_alike(structure, self.program.call_spec.out_spec)
         return expected, is_alike and all(map(are_close, actual, expected))
 
     def run_widely(self, sizes: Mapping[sympy.Symbol, sympy.Integer]) -> tuple[list[Any] | None, bool]:

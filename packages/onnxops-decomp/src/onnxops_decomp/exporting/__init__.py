@@ -89,8 +89,8 @@ from onnxops_decomp.exporting.sizes.checks import add_size_checks
 from onnxops_decomp.exporting.sizes.conditions import condition_holds
 from onnxops_decomp.exporting.sizes.constraints import CONSTRAINTS_KEY, SizeConstraints, warn_of_bounds
 from onnxops_decomp.exporting.sizes.dimensions import (
-    dimension_name,
-    dimension_text,
+    dimension_texts,
+    distinct_name,
     is_dimension_name,
     renamed_text,
 )
@@ -274,10 +274,10 @@ __all__ = [
     "declared_text",
     "defined_for_sizes",
     "differs_apart_in_copies",
-    "dimension_name",
     "dimension_symbol",
-    "dimension_text",
+    "dimension_texts",
     "dims_of",
+    "distinct_name",
     "emit_expression",
     "example_paths",
     "fake_mode_of",

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import onnx_ir as ir
 
 from onnxops_decomp.exporting.errors import InvalidArgumentError
 from onnxops_decomp.exporting.sizes.expressions import names_in_size, parsed_size
 
-__all__ = ["dimension_name", "dimension_text", "is_dimension_name", "rename_dimensions", "renamed_text"]
+__all__ = [
+    "dimension_name",
+    "dimension_texts",
+    "distinct_name",
+    "is_dimension_name",
+    "rename_dimensions",
+    "renamed_text",
+]
 
 
 def is_dimension_name(text: str) -> bool:
@@ -25,16 +32,35 @@ def dimension_name(text: str) -> str:
     return cleaned if is_dimension_name(cleaned) else f"dim_{cleaned}"
 
 
-def dimension_text(text: str, names: Collection[str]) -> str:
-    """Return what stands in a model for a dimension that the user calls ``text``.
+def distinct_name(text: str, taken: set[str]) -> str:
+    """Return a name like :func:`dimension_name` that is not taken yet, and take it."""
+    name = dimension_name(text)
+    while name in taken:
+        name += "_"
+    taken.add(name)
+    return name
+
+
+def dimension_texts(declared: Iterable[str]) -> dict[str, str]:
+    """Return what stands in a model for each dimension, by what the user calls it.
+
+    That is a name, another one for each dimension, or an expression in other dimensions.
 
     Args:
-        text: A name, or an expression in other dimensions.
-        names: Those of the other dimensions.
+        declared: What the user calls the dimensions.
     """
-    tree = None if is_dimension_name(text) else parsed_size(text)
+    texts = list(dict.fromkeys(declared))
+    names = set(filter(is_dimension_name, texts))
+    taken = set(names)
+    return {
+        text: text if text in names or _is_expression(text, names) else distinct_name(text, taken) for text in texts
+    }
+
+
+def _is_expression(text: str, names: Collection[str]) -> bool:
+    tree = parsed_size(text)
     used = set[str]() if tree is None else names_in_size(tree)
-    return text if used and (used <= {*names} or _is_derived(text)) else dimension_name(text)
+    return bool(used) and (used <= {*names} or _is_derived(text))
 
 
 def _is_derived(text: str) -> bool:
