@@ -237,6 +237,20 @@ def test_four_bit_integers_pass_through_onnx_runtime():
     assert not compare(lambda x: np.array([-8, 7, 2], ml_dtypes.int4), model, (x,))
 
 
+@pytest.mark.skipif(onnx.defs.onnx_opset_version() < 25, reason="this release of onnx has no elements of two bits")
+@pytest.mark.parametrize("dtype", [ml_dtypes.int2, ml_dtypes.uint2])
+def test_elements_of_two_bits_go_in_and_out(dtype):
+    code = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    nodes = [
+        helper.make_node("Cast", ["x"], ["number"], to=TensorProto.FLOAT),
+        helper.make_node("Cast", ["number"], ["y"], to=code),
+    ]
+    model = build(nodes, [info("x", ["n"], code)], [info("y", ["n"], code)], opset=25)
+    x = np.array([1, 0, 3, 2, 1], np.uint8).astype(dtype)
+    assert compare(lambda x: x, model, (x,))
+    assert not compare(lambda x: np.array([1, 0, 3, 2, 0], np.uint8).astype(dtype), model, (x,))
+
+
 def test_strings_must_be_equal():
     model = build(
         [helper.make_node("Identity", ["x"], ["y"])],

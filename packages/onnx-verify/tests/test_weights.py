@@ -60,12 +60,21 @@ def test_an_initializer_that_is_also_an_input_keeps_its_value():
     assert compare(lambda x: x + BIG, model, X)
 
 
+def known_to_onnx_ir(name):
+    return pytest.mark.skipif(name not in ir.DataType.__members__, reason=f"this release of onnx-ir has no {name}")
+
+
 @pytest.mark.parametrize(
     "values",
     [
         normal(3000).astype(ml_dtypes.bfloat16),
         normal(9001).astype(ml_dtypes.float8_e5m2),
         np.arange(9001).astype(ml_dtypes.int4),
+        np.arange(9001).astype(ml_dtypes.uint4),
+        pytest.param(np.arange(18001).astype(ml_dtypes.int2), marks=known_to_onnx_ir("INT2")),
+        pytest.param(np.arange(18001).astype(ml_dtypes.uint2), marks=known_to_onnx_ir("UINT2")),
+        pytest.param(normal(9001).astype(ml_dtypes.float6_e2m3fn), marks=known_to_onnx_ir("FLOAT6E2M3")),
+        pytest.param(normal(9001).astype(ml_dtypes.float6_e3m2fn), marks=known_to_onnx_ir("FLOAT6E3M2")),
         normal(3000).astype(np.complex64),
         np.arange(9001) % 2 == 0,
         np.arange(3000, dtype=np.uint16),

@@ -149,9 +149,7 @@ class _Maker:
             high = max(0, self.bounds[name] - 1)
         if edge == "zeros" and low <= 0 <= high:
             return np.zeros(shape, dtype)
-        limit = 7 if dtype == np.dtype(ml_dtypes.int4) else 15
-        if dtype.itemsize == 1 and dtype.kind not in "iu":
-            high = min(high, limit)
+        high = min(high, int(ml_dtypes.iinfo(dtype).max))  # type: ignore[no-untyped-call]
         return rng.integers(low, high, shape, endpoint=True).astype(dtype)
 
     def _floats(

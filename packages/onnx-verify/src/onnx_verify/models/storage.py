@@ -11,7 +11,7 @@ import onnx
 from onnx_verify.errors import OnnxVerifyError
 from onnx_verify.models.model import LoadedModel
 from onnx_verify.models.weights import tensor_proto, weight_bytes
-from onnx_verify.values.dtypes import BITS4
+from onnx_verify.values.dtypes import PACKED_BITS
 
 _SINGLE_FILE = 1 << 30
 _ALIGNMENT = 4096
@@ -56,7 +56,7 @@ def _write_weights(proto: onnx.ModelProto, model: LoadedModel, path: Path) -> No
             values = model.weights[tensor.name].load()
             file.write(b"\0" * (-file.tell() % _ALIGNMENT))
             offset = file.tell()
-            if tensor.data_type in BITS4:
+            if tensor.data_type in PACKED_BITS:
                 file.write(tensor_proto(values).raw_data)
             else:
                 np.ascontiguousarray(values).reshape(-1).view(np.uint8).tofile(file)

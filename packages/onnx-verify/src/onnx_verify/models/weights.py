@@ -14,7 +14,8 @@ from onnx import numpy_helper
 
 from onnx_verify.errors import ModelLoadError
 from onnx_verify.models.external_files import parse_offset, resolve_external
-from onnx_verify.values.dtypes import BITS4, is_known, numpy_dtype
+from onnx_verify.values.dtypes import PACKED_BITS, is_known, numpy_dtype
+from onnx_verify.values.packing import raw_size, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -51,9 +52,7 @@ def payload_size(name: str, code: int, dims: Iterable[int]) -> int:
         if dim < 0:
             raise ModelLoadError(f"tensor {name!r} has the negative dimension {dim}")
         count *= dim
-    if code in BITS4:
-        return (count + 1) // 2
-    return count * numpy_dtype(code).itemsize
+    return raw_size(code, count)
 
 
 @dataclass(frozen=True)
@@ -70,9 +69,9 @@ class FileWeight:
         size = payload_size(self.path.name, self.code, self.shape)
         if size == 0:
             return np.zeros(self.shape, numpy_dtype(self.code))
-        if self.code in BITS4:
+        if self.code in PACKED_BITS:
             raw = np.fromfile(self.path, np.uint8, size, offset=self.offset)
-            return unpack4(raw, self.code, self.shape)
+            return unpack(raw, self.code, self.shape)
         raw = np.memmap(self.path, np.uint8, "r", self.offset, (size,))
         values = raw.view(np.ndarray)
         if self.offset % 64:
@@ -90,8 +89,8 @@ class BytesWeight:
 
     def load(self) -> Array:
         """Return a read-only view of the bytes."""
-        if self.code in BITS4:
-            return unpack4(np.frombuffer(self.data, np.uint8), self.code, self.shape)
+        if self.code in PACKED_BITS:
+            return unpack(np.frombuffer(self.data, np.uint8), self.code, self.shape)
         return np.frombuffer(self.data, numpy_dtype(self.code)).reshape(self.shape)
 
 
@@ -143,20 +142,6 @@ def weight_bytes(weight: Weight) -> int:
     for dim in weight.shape:
         count *= dim
     return count * numpy_dtype(weight.code).itemsize
-
-
-def unpack4(raw: npt.NDArray[np.uint8], code: int, shape: tuple[int, ...]) -> Array:
-    """Unpack two 4-bit elements per byte, low half first."""
-    count = int(np.prod(shape, dtype=np.int64))
-    nibbles = np.empty(raw.size * 2, np.uint8)
-    nibbles[0::2], nibbles[1::2] = raw & 0xF, raw >> 4
-    dtype = numpy_dtype(code)
-    if code == onnx.TensorProto.INT4:
-        signed = nibbles.astype(np.int8)
-        return np.where(signed > 7, signed - 16, signed)[:count].astype(dtype).reshape(shape)
-    if code == onnx.TensorProto.UINT4:
-        return nibbles[:count].astype(dtype).reshape(shape)
-    return nibbles[:count].view(dtype).reshape(shape)
 
 
 def check_payload(proto: onnx.TensorProto) -> None:

@@ -22,10 +22,10 @@ from onnx.reference import ReferenceEvaluator
 from onnx_verify.errors import InputError, ModelRunError
 from onnx_verify.inputs.sets import InputSet, as_array, bind_feeds
 from onnx_verify.models.model import LoadedModel, ModelLike, ValueSpec, is_model_like, load_model, used_names
-from onnx_verify.models.weights import unpack4
 from onnx_verify.running.arena import share_arena, unbounded_optimizers
 from onnx_verify.running.engines import engine, engine_names
-from onnx_verify.values.dtypes import BITS4, numpy_dtype, onnx_dtype
+from onnx_verify.values.dtypes import PACKED_BITS, numpy_dtype, onnx_dtype
+from onnx_verify.values.packing import pack, raw_size, unpack
 from onnx_verify.values.pytree import flatten
 from onnx_verify.values.torch_tensors import (
     is_exported_program,
@@ -89,7 +89,7 @@ OPTIMIZATION_LEVELS: dict[str, Any] = {
 """ONNX Runtime's graph optimization levels by name."""
 
 # Types that session.run cannot hand over as arrays; they pass as OrtValues.
-_FOREIGN = re.compile(r"\((bfloat16|float8\w+|float4\w+|u?int4|u?int2)\)")
+_FOREIGN = re.compile(r"\((bfloat16|float8\w+|float[46]\w+|u?int4|u?int2)\)")
 
 _SHORT = {
     "ort": OnnxBackend.ONNX_RUNTIME_CPU,
@@ -528,21 +528,13 @@ def to_ort_value(array: Array) -> Any:
     if contiguous.dtype.kind in "OSUT":
         return ort.OrtValue.ortvalue_from_numpy(contiguous.astype(object))
     code = onnx_dtype(contiguous.dtype)
-    if code in BITS4:
-        return _pack_ort4(contiguous, code)
+    if code in PACKED_BITS:
+        value = ort.OrtValue.ortvalue_from_shape_and_type(list(array.shape), code)
+        packed = pack(contiguous, code)
+        ctypes.memmove(value.data_ptr(), packed.ctypes.data, packed.nbytes)
+        return value
     raw = contiguous.view(np.dtype(f"u{contiguous.dtype.itemsize}"))
     return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(raw, code)
-
-
-def _pack_ort4(array: Array, code: int) -> Any:
-    """Make an OrtValue of 4-bit elements, two to a byte."""
-    value = ort.OrtValue.ortvalue_from_shape_and_type(list(array.shape), code)
-    dtype = numpy_dtype(code)
-    bits = array.view(np.uint8) if dtype.name.startswith("float") else array.astype(np.int8).view(np.uint8)
-    nibbles = np.append(bits.reshape(-1) & 0xF, np.zeros(array.size % 2, np.uint8))
-    packed = np.ascontiguousarray(nibbles[0::2] | (nibbles[1::2] << 4))
-    ctypes.memmove(value.data_ptr(), packed.ctypes.data, packed.nbytes)
-    return value
 
 
 def from_ort_value(value: Any) -> Any:
@@ -557,9 +549,8 @@ def from_ort_value(value: Any) -> Any:
         return value.numpy()
     shape = tuple(value.shape())
     count = math.prod(shape)
-    size = (count + 1) // 2 if code in BITS4 else count * dtype.itemsize
-    raw = np.frombuffer(ctypes.string_at(value.data_ptr(), size), np.uint8)
-    return unpack4(raw, code, shape) if code in BITS4 else raw.view(dtype).reshape(shape)
+    raw = np.frombuffer(ctypes.string_at(value.data_ptr(), raw_size(code, count)), np.uint8)
+    return unpack(raw, code, shape) if code in PACKED_BITS else raw.view(dtype).reshape(shape)
 
 
 def _without_unused(model: LoadedModel) -> onnx.ModelProto:

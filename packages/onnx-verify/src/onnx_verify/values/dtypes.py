@@ -8,11 +8,19 @@ import ml_dtypes
 import numpy as np
 from onnx import TensorProto
 
-BITS4 = frozenset({TensorProto.INT4, TensorProto.UINT4, TensorProto.FLOAT4E2M1})
-"""Element types of which two share one byte in raw data."""
+# Element types that `TensorProto` does not name in the oldest release of onnx that is supported.
+_FLOAT8E8M0, _UINT2, _INT2, _FLOAT6E2M3, _FLOAT6E3M2 = 24, 25, 26, 27, 28
 
-FLOAT8E8M0 = 24
-"""The element type of exponents alone, which `TensorProto` names since onnx 1.19."""
+PACKED_BITS = {
+    TensorProto.UINT4: 4,
+    TensorProto.INT4: 4,
+    TensorProto.FLOAT4E2M1: 4,
+    _UINT2: 2,
+    _INT2: 2,
+    _FLOAT6E2M3: 6,
+    _FLOAT6E3M2: 6,
+}
+"""Element types whose elements share bytes in raw data, and the bits of an element."""
 
 _NUMPY: dict[int, np.dtype[np.generic]] = {
     TensorProto.FLOAT: np.dtype(np.float32),
@@ -23,8 +31,12 @@ _NUMPY: dict[int, np.dtype[np.generic]] = {
     TensorProto.FLOAT8E4M3FNUZ: np.dtype(ml_dtypes.float8_e4m3fnuz),
     TensorProto.FLOAT8E5M2: np.dtype(ml_dtypes.float8_e5m2),
     TensorProto.FLOAT8E5M2FNUZ: np.dtype(ml_dtypes.float8_e5m2fnuz),
-    FLOAT8E8M0: np.dtype(ml_dtypes.float8_e8m0fnu),
+    _FLOAT8E8M0: np.dtype(ml_dtypes.float8_e8m0fnu),
+    _FLOAT6E2M3: np.dtype(ml_dtypes.float6_e2m3fn),
+    _FLOAT6E3M2: np.dtype(ml_dtypes.float6_e3m2fn),
     TensorProto.FLOAT4E2M1: np.dtype(ml_dtypes.float4_e2m1fn),
+    _INT2: np.dtype(ml_dtypes.int2),
+    _UINT2: np.dtype(ml_dtypes.uint2),
     TensorProto.INT4: np.dtype(ml_dtypes.int4),
     TensorProto.UINT4: np.dtype(ml_dtypes.uint4),
     TensorProto.INT8: np.dtype(np.int8),
@@ -41,6 +53,7 @@ _NUMPY: dict[int, np.dtype[np.generic]] = {
     TensorProto.STRING: np.dtype(object),
 }
 _ONNX = {dtype: code for code, dtype in _NUMPY.items()}
+_SMALL_INTEGERS = frozenset(_NUMPY[code] for code in (_INT2, _UINT2, TensorProto.INT4, TensorProto.UINT4))
 
 
 def numpy_dtype(code: int) -> np.dtype[np.generic]:
@@ -81,5 +94,5 @@ def is_float(dtype: np.dtype[np.generic]) -> bool:
 
 
 def is_int(dtype: np.dtype[np.generic]) -> bool:
-    """Tell whether a dtype is an integer type (bool is not), the 4-bit ones included."""
-    return dtype.kind in "iu" or dtype in (np.dtype(ml_dtypes.int4), np.dtype(ml_dtypes.uint4))
+    """Tell whether a dtype is an integer type (bool is not), those of two and four bits included."""
+    return dtype.kind in "iu" or dtype in _SMALL_INTEGERS

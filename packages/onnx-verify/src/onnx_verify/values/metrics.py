@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
@@ -190,13 +191,10 @@ def _ulp_distance(reference: Array, candidate: Array) -> int:
 
 def _ordered(values: Array) -> npt.NDArray[np.int64]:
     """Map floats to integers that keep their order and count steps; both zeros map to 0."""
-    size = values.dtype.itemsize
-    bits = np.ascontiguousarray(values).view(np.dtype(f"i{size}")).astype(np.int64)
-    if values.dtype.name.startswith("float4"):
-        bits = np.where(bits & 0x8, -(bits & 0x7), bits & 0x7)
-        return bits.astype(np.int64)
-    magnitude = bits & ((1 << (8 * size - 1)) - 1)
-    return np.where(bits < 0, -magnitude, magnitude).astype(np.int64)
+    bits = np.ascontiguousarray(values).view(np.dtype(f"i{values.dtype.itemsize}")).astype(np.int64)
+    sign = ml_dtypes.finfo(values.dtype).bits - 1  # type: ignore[no-untyped-call]
+    magnitude = bits & ((1 << sign) - 1)
+    return np.where(bits >> sign & 1, -magnitude, magnitude).astype(np.int64)
 
 
 def _count_decades(histogram: dict[str, int], difference: Array) -> None:
