@@ -43,7 +43,7 @@ def chunk_conditions(metadata: Metadata, args: Sequence[Any]) -> list[str]:
     size = self.fake.shape[dim] if isinstance(dim, int) else 0
     if isinstance(size, int) or not isinstance(chunks, int) or chunks == 1:
         return []
-    expression = metadata.symbols.expression(size)
+    expression = metadata.resolved(metadata.symbols.expression(size))
     if not metadata.is_declared(expression):
         raise DynamicDimensionError(
             f"The data decides how many parts this is split into: {chunks} only if it has {chunks} or more rows. "
@@ -113,7 +113,7 @@ def squeeze_conditions(metadata: Metadata, node: Any, args: Sequence[Any]) -> li
             "size. Declare it static, or do not squeeze a dimension that can have other sizes."
         )
     source = source_line(node)
-    relations = [sympy.Ne(metadata.symbols.expression(size), 1) for size in dynamic]
+    relations = [sympy.Ne(metadata.resolved(metadata.symbols.expression(size)), 1) for size in dynamic]
     checked = all(metadata.is_declared(relation) for relation in relations)
     refused = "The program refuses its size 1" if checked else "The model keeps it, also where its size is 1"
     warn_user(
@@ -207,7 +207,9 @@ def _order_relations(context: ConversionContext, value: Any, decision: SizeDecis
 
 
 def _expression(context: ConversionContext, number: int | torch.SymInt) -> sympy.Expr:
-    return sympy.Integer(number) if isinstance(number, int) else context.metadata.symbols.expression(number)
+    if isinstance(number, int):
+        return sympy.Integer(number)
+    return context.metadata.resolved(context.metadata.symbols.expression(number))
 
 
 def _form(context: ConversionContext, value: int) -> TensorForm:
@@ -219,4 +221,6 @@ def _form(context: ConversionContext, value: int) -> TensorForm:
 def _truth(context: ConversionContext, answer: torch.SymBool | bool) -> sympy.Basic | None:
     """Return a truth value as a relation."""
     truth = truth_of_relation(context, answer)
-    return sympy.sympify(truth) if isinstance(truth, bool) else truth.relation
+    if isinstance(truth, bool):
+        return sympy.sympify(truth)
+    return None if truth.relation is None else context.metadata.resolved(truth.relation)

@@ -19,8 +19,10 @@ from torch.utils import _pytree as pytree
 
 from onnx_ts_legacy import _torch_private as private
 from onnx_ts_legacy.errors import DynamicDimensionError, ScriptValueError
+from onnx_ts_legacy.shapes.keys import call_key, form_key, key_of
 from onnx_ts_legacy.shapes.simple_calls import known_form, known_view
-from onnx_ts_legacy.shapes.tensor_forms import TensorForm, is_tensor
+from onnx_ts_legacy.shapes.size_rules import ruled_sizes
+from onnx_ts_legacy.shapes.tensor_forms import TensorForm, is_tensor, size_at
 from onnxops_decomp import OpBuilder
 from onnxops_decomp.exporting import SymbolNames, at_sizes
 
@@ -29,12 +31,13 @@ __all__ = ["Metadata", "viewed_argument"]
 # Values for symbols without an example, tried in this order until a call accepts one.
 _UNKNOWN = (2, 1, 0, 4, 8)
 _TRIES = 3
-_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 # How many times larger a size is in one trial than in the one before. What small sizes have in common, such as that
 # they are 1 after some halving, is no fact; only operators that are run on data get small ones.
 _FAR, _NEAR = 400, 3
 # Sizes below are not used as examples, but this one in their place.
 _LEAST_EXAMPLE, _SUBSTITUTE = 2, 5
+# As many operations to compute a size cost no more than to read it from a tensor.
+_COMPUTED = 2
 
 
 class Metadata:
@@ -55,6 +58,7 @@ class Metadata:
         self._known: dict[Any, tuple[Any, int | None]] = {}
         self._contiguous: dict[int, tuple[bool, TensorForm]] = {}
         self._assumed: dict[sympy.Basic, sympy.Basic] = {}
+        self.followed: dict[sympy.Symbol, sympy.Expr] = {}
 
     @functools.cached_property
     def _mode(self) -> private.FakeTensorMode:
@@ -130,6 +134,19 @@ class Metadata:
             self._hints[size.node.expr.name] = hint
         return size
 
+    def following_size(self, size: torch.SymInt, hint: int) -> torch.SymInt:
+        """Return a size that is read at run time where computing it would take longer; what it follows from is kept."""
+        expression = size.node.expr
+        if expression.count_ops() <= _COMPUTED:
+            return size
+        symbol = self.unknown_size(hint)
+        self.followed[symbol.node.expr] = expression.xreplace(self.followed)
+        return symbol
+
+    def resolved(self, expression: sympy.Basic) -> sympy.Basic:
+        """Return an expression in the model's symbols with what sizes follow from in their place."""
+        return expression.xreplace({symbol: self.symbols.renamed(size) for symbol, size in self.followed.items()})
+
     def runtime_int(self, value: ir.Value) -> torch.SymInt:
         """Return a symbol for the integer that ``value``, of one element, holds at run time."""
         size = self.unknown_size()
@@ -191,7 +208,7 @@ class Metadata:
         """Return the form of a fake tensor, the same one for equal forms: equal calls then have equal operands."""
         if fake.layout != torch.strided:
             return TensorForm.of(fake)
-        key = _form_key(fake.dtype, (*fake.shape, *fake.stride(), fake.storage_offset()))
+        key = form_key(fake.dtype, (*fake.shape, *fake.stride(), fake.storage_offset()))
         if key not in self._canonical:
             self._canonical[key] = TensorForm.of(fake)
         return self._canonical[key]
@@ -207,7 +224,7 @@ class Metadata:
 
     def strided(self, dtype: torch.dtype, sizes: Sequence[Any], strides: Sequence[Any]) -> TensorForm:
         """Return the form of a tensor with these strides."""
-        key = _form_key(dtype, (*sizes, *strides, 0))
+        key = form_key(dtype, (*sizes, *strides, 0))
         if key not in self._canonical:
             self._canonical[key] = TensorForm(dtype, sizes, strides)
         return self._canonical[key]
@@ -217,8 +234,8 @@ class Metadata:
         known = self._contiguous.get(id(form))
         if known is None:
             offset = form.storage_offset()
-            strides = tuple(map(_key, _contiguous_strides(form.shape)))
-            same = isinstance(offset, int) and offset == 0 and strides == tuple(map(_key, form.stride()))
+            strides = tuple(map(key_of, _contiguous_strides(form.shape)))
+            same = isinstance(offset, int) and offset == 0 and strides == tuple(map(key_of, form.stride()))
             known = self._contiguous[id(form)] = (same, form)
         return known[0]
 
@@ -234,7 +251,7 @@ class Metadata:
         """
         if self._assumed:
             args, kwargs = pytree.tree_map(self._with_assumed, (args, kwargs))
-        key = _call_key(function, args, kwargs)
+        key = call_key(function, args, kwargs)
         if key in self._known:
             return self._known[key]
         known = self._by_rule(function, args, kwargs)
@@ -350,14 +367,14 @@ class Metadata:
     def plain(self, leaf: Any, values: Mapping[str, int], unknown: int) -> Any:
         """Return an argument with values for all symbols."""
         if isinstance(leaf, TensorForm):
-            sizes = [_evaluated(size, values, unknown) for size in leaf.shape]
+            sizes = [size_at(size, values, unknown) for size in leaf.shape]
             with self._plain_mode:
                 if leaf.layout != torch.strided:
                     return torch.empty(sizes, dtype=leaf.dtype)
-                strides = [_evaluated(stride, values, unknown) for stride in leaf.stride()]
+                strides = [size_at(stride, values, unknown) for stride in leaf.stride()]
                 return torch.empty_strided(sizes, strides, dtype=leaf.dtype)
         if isinstance(leaf, torch.SymInt):
-            return _evaluated(leaf, values, unknown)
+            return size_at(leaf, values, unknown)
         return 1.0 if isinstance(leaf, torch.SymFloat) else leaf
 
     def run_plain(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -381,7 +398,10 @@ class _Trials:
         self._leaves, self._structure = pytree.tree_flatten((args, kwargs))
         sizes = [s for leaf in self._leaves for s in (leaf.shape if is_tensor(leaf) else [leaf])]
         self._sizes: list[Any] = [size for size in sizes if isinstance(size, torch.SymInt)]
-        self._symbols = sorted({str(s) for size in self._sizes for s in size.node.expr.free_symbols})
+        free = {symbol for size in self._sizes for symbol in size.node.expr.free_symbols}
+        self._followed = {symbol: metadata.followed[symbol] for symbol in free & metadata.followed.keys()}
+        self._free = free.union(*(size.free_symbols for size in self._followed.values()))
+        self._symbols = sorted(map(str, self._free))
         self._floats = any(isinstance(leaf, torch.SymFloat) for leaf in self._leaves)
         self._viewed: int | None = None
         self._step = _FAR
@@ -439,10 +459,12 @@ class _Trials:
     def _values(self, step: int, unknown: int, apart: int) -> dict[str, int]:
         """Return sizes for the symbols, multiples of their example or of ``unknown``: calls may want them divisible."""
         known = self._metadata.hinted({})
-        return {
+        values = {
             name: known.get(name, unknown) * (1 + step * (self._step + apart * index))
             for index, name in enumerate(self._symbols)
         }
+        of_symbols = {symbol: values[str(symbol)] for symbol in self._free}
+        return values | {str(symbol): int(size.xreplace(of_symbols)) for symbol, size in self._followed.items()}
 
     def _trial(self, values: dict[str, int], unknown: int) -> tuple[dict[str, int], Any] | None:
         try:
@@ -461,15 +483,24 @@ class _Trials:
                 "a number known only at run time decides how many tensors it returns, and here they are taken one "
                 "by one: loop over them in a scripted model"
             )
-        leaves = [self._joined(trials, [flat[index] for flat, _ in results]) for index in range(len(results[0][0]))]
+        per_result = zip(*(flat for flat, _ in results), self._ruled(results[0][0]), strict=True)
+        leaves = [self._joined(trials, list(found), sizes) for *found, sizes in per_result]
         return pytree.tree_unflatten(leaves, results[0][1])
 
-    def _joined(self, trials: list[tuple[dict[str, int], Any]], found: list[Any]) -> Any:
+    def _ruled(self, found: list[Any]) -> list[Any]:
+        """Return the sizes that a rule gives each result; None for one of which it says nothing."""
+        args, kwargs = pytree.tree_unflatten(self._leaves, self._structure)
+        ruled = ruled_sizes(self._function, args, kwargs) or [[]] * len(found)
+        pairs = zip(found, ruled, strict=True)
+        return [sizes if is_tensor(leaf) and len(sizes) == leaf.dim() else None for leaf, sizes in pairs]
+
+    def _joined(self, trials: list[tuple[dict[str, int], Any]], found: list[Any], ruled: Any) -> Any:
         if not isinstance(found[0], torch.Tensor):
             return found[0]
         if len({leaf.dim() for leaf in found}) > 1:
             raise ScriptValueError("The rank of the result depends on sizes known only at run time.")
-        sizes = [self._size(trials, [leaf.shape[axis] for leaf in found]) for axis in range(found[0].dim())]
+        of_rule = ruled or [None] * found[0].dim()
+        sizes = [self._size(trials, [leaf.shape[axis] for leaf in found], rule) for axis, rule in enumerate(of_rule)]
         strides = self._strides(trials, found)
         if strides is None:
             return self._metadata.empty(found[0].dtype, sizes)
@@ -486,40 +517,31 @@ class _Trials:
             same = (
                 stride
                 for stride in (now[0], *args[self._viewed].stride())
-                if [_evaluated(stride, values, 2) for values, _ in trials] == now
+                if [size_at(stride, values, 2) for values, _ in trials] == now
             )
             strides.append(next(same, None))
         return None if None in strides else strides
 
-    def _size(self, trials: list[tuple[dict[str, int], Any]], found: list[int]) -> Any:
+    def _size(self, trials: list[tuple[dict[str, int], Any]], found: list[int], ruled: Any) -> Any:
         if len(trials) > 1:
             if len(set(found)) == 1:
                 return found[0]
-            same = {
-                size.node.expr: size
-                for size in self._sizes
-                if all(_evaluated(size, values, 2) == now for (values, _), now in zip(trials, found, strict=True))
-            }
-            # Where the trials do not tell which one it is, it is a size of its own.
-            if len(same) == 1:
-                return next(iter(same.values()))
+            for candidates in ([ruled] if isinstance(ruled, torch.SymInt) else [], self._sizes):
+                same = {
+                    size.node.expr: size
+                    for size in candidates
+                    if all(size_at(size, values, 2) == now for (values, _), now in zip(trials, found, strict=True))
+                }
+                # Where the trials do not tell which one it is, it is a size of its own.
+                if len(same) == 1:
+                    (size,) = same.values()
+                    return size if candidates is self._sizes else self._metadata.following_size(size, found[0])
         return self._metadata.unknown_size(hint=found[0])
 
 
 def _filled(leaf: Any) -> Any:
     """Return a tensor of zeros for a fake one, for operators that need data."""
     return torch.zeros(leaf.shape, dtype=leaf.dtype) if isinstance(leaf, torch.Tensor) else leaf
-
-
-def _key(value: Any) -> Any:
-    """Return what tells an argument from others; tensors are canonical."""
-    if is_tensor(value):
-        return ("tensor", id(value))
-    if isinstance(value, _SYMBOLIC):
-        return value.node.expr
-    if isinstance(value, list | tuple):
-        return tuple(_key(item) for item in value)
-    return (type(value), value)
 
 
 def _contiguous_strides(sizes: Sequence[Any]) -> tuple[Any, ...]:
@@ -532,14 +554,6 @@ def _contiguous_strides(sizes: Sequence[Any]) -> tuple[Any, ...]:
         last = strides[-1]
         strides.append(factor if isinstance(last, int) and last == 1 else last * factor)
     return tuple(reversed(strides))
-
-
-def _form_key(dtype: torch.dtype, layout: Sequence[Any]) -> Any:
-    return (dtype, tuple(map(_key, layout)))
-
-
-def _call_key(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    return (function, _key(args), tuple((name, _key(value)) for name, value in kwargs.items()))
 
 
 def _free_symbols(values: Any) -> set[sympy.Symbol]:
@@ -568,13 +582,6 @@ def viewed_argument(args: Sequence[Any], result: Any) -> int | None:
         if isinstance(arg, torch.Tensor) and private.same_storage(arg, first):
             return position
     return None
-
-
-def _evaluated(size: int | torch.SymInt, values: Mapping[str, int], unknown: int) -> int:
-    if isinstance(size, int):
-        return size
-    expression = size.node.expr
-    return int(expression.xreplace({s: values.get(str(s), unknown) for s in expression.free_symbols}))
 
 
 def _equations(relation: sympy.Basic | None, truth: bool) -> dict[sympy.Basic, sympy.Basic]:

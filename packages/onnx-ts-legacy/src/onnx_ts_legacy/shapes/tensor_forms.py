@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
-__all__ = ["TensorForm", "is_tensor"]
+__all__ = ["TensorForm", "is_tensor", "size_at"]
 
 
 class TensorForm:
@@ -64,3 +64,11 @@ class TensorForm:
 def is_tensor(value: object) -> bool:
     """Tell whether a value is a tensor, or stands for one."""
     return isinstance(value, TensorForm | torch.Tensor)
+
+
+def size_at(size: int | torch.SymInt, values: Mapping[str, int], unknown: int) -> int:
+    """Return what a size is where symbols have values by name; ``unknown`` stands for those without one."""
+    if isinstance(size, int):
+        return size
+    expression = size.node.expr
+    return int(expression.xreplace({s: values.get(str(s), unknown) for s in expression.free_symbols}))
