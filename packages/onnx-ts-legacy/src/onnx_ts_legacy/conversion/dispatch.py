@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from onnx_ts_legacy.calls.size_conditions import chunk_conditions, power_conditi
 from onnx_ts_legacy.control_flow.if_ import convert_if
 from onnx_ts_legacy.control_flow.loop import convert_loop
 from onnx_ts_legacy.errors import ScriptValueError
+from onnx_ts_legacy.graph.parts import all_nodes
 from onnx_ts_legacy.graph.sources import module_path, source_line
 from onnx_ts_legacy.mutation.writes import is_fitted, unfitted_value
 from onnx_ts_legacy.quantization.calls import QUANTIZED_ROWS
@@ -95,10 +97,17 @@ def _flow(convert: Handler, context: ConversionContext, node: Any, args: Sequenc
         try:
             return convert(context, node, args)
         except (LoweringError, ScriptValueError):
-            for target in written:
+            for target in [*written, *_changed_inside(context, node)]:
                 if isinstance(target, ListRef | DictRef):
                     context.heap.write(target, Poison.unconverted(node.kind()))
             raise
+
+
+def _changed_inside(context: ConversionContext, node: Any) -> Iterator[Any]:
+    """Yield what the blocks of a node change of what is outside, whether they were converted or not."""
+    for inner in itertools.chain.from_iterable(map(all_nodes, node.blocks())):
+        if "!" in inner.schema().partition(",")[0] and inner.inputsSize():
+            yield context.env.get(inner.inputsAt(0).unique())
 
 
 # ---- what the user gave
