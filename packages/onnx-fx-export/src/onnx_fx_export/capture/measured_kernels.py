@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -205,6 +206,11 @@ class _MeasuredCall:
             self._real = True
             found = {base: self._shapes(base)}
         moves = [self._moves(base, position, found) for position in range(len(base))]
+        bound = [position for position, move in enumerate(moves) if move == [1]]
+        # Which of them are bound to each other shows where these are varied together.
+        for count, others in ((2, (1, None)), (3, (None,))):
+            for group, other in itertools.product(itertools.combinations(bound, count), others):
+                self._note(_changed(base, group, other), found)
         for shares in ((0,) * len(base), (1,) * len(base), range(len(base))):
             joint = tuple(move[share % len(move)] for move, share in zip(moves, shares, strict=True))
             self._note(joint, found)
@@ -288,6 +294,11 @@ def _filled(leaf: torch.Tensor, shape: Sequence[int], real: bool, seed: int) -> 
     if leaf.is_floating_point():
         return torch.rand(shape, generator=generator).to(leaf.dtype)
     return torch.randint(2, shape, generator=generator).to(leaf.dtype)
+
+
+def _changed(base: Sequence[int], positions: Collection[int], other: int | None) -> tuple[int, ...]:
+    """Return sizes with another one at some positions, by default one that is larger by 1."""
+    return tuple((size + 1 if other is None else other) if i in positions else size for i, size in enumerate(base))
 
 
 def _axes(shapes: Shapes) -> Iterator[tuple[int, int]]:

@@ -22,6 +22,7 @@ from onnxops_decomp.exporting import (
     Inventory,
     KeptContents,
     are_close,
+    fitted_lengths,
     gradient_mode,
     is_without_data,
     kept_inventory,
@@ -161,14 +162,22 @@ class TrialRuns:
             The leaves of what the model gives, None where it does not take these sizes, and whether the program gives
             the same.
         """
-        try:
-            # As it is while it is exported: caches drop nothing, and the model may ask whether it is.
-            with onnx_export():
-                call = _call_at(self.program, self.example, sizes, values)
-                expected, structure = self._eager(call, around)
-        except Exception:
-            # Where the model raises, whatever it is, the captured program is not right.
+        # As it is while it is exported: caches drop nothing, and the model may ask whether it is.
+        found = self._compared(sizes, around, values, onnx_export)
+        if found[0] is None or found[1]:
+            return found
+        # What a library does otherwise in an export may not be what was captured, but what the user's calls give.
+        usual = self._compared(sizes, around, values, contextlib.nullcontext)
+        return usual if usual[1] else found
+
+    def _compared(
+        self, sizes: Mapping[sympy.Symbol, sympy.Integer], around: Around, values: Values, within: Around
+    ) -> tuple[list[Any] | None, bool]:
+        """Run the model within a context, and the program."""
+        taken = self._taken(sizes, around, values, within)
+        if taken is None:
             return None, False
+        call, (expected, structure) = taken
         try:
             with around():
                 actual = _results(self.program, call, sizes)
@@ -176,6 +185,17 @@ class TrialRuns:
             return expected, False
         is_alike = len(actual) == len(expected) and _is_alike(structure, self.program.call_spec.out_spec)
         return expected, is_alike and all(map(are_close, actual, expected))
+
+    def _taken(
+        self, sizes: Mapping[sympy.Symbol, sympy.Integer], around: Around, values: Values, within: Around
+    ) -> tuple[Example, tuple[list[Any], pytree.TreeSpec]] | None:
+        """Return a call at these sizes that the model takes, with what it gives; None if it takes none."""
+        with contextlib.suppress(Exception):
+            for call in _calls_at(self.program, self.example, sizes, values):
+                # Where the model raises, whatever it is, the captured program is not right.
+                with contextlib.suppress(Exception), within():
+                    return call, self._eager(call, around)
+        return None
 
     def run_widely(self, sizes: Mapping[sympy.Symbol, sympy.Integer]) -> tuple[list[Any] | None, bool]:
         """Run both as :meth:`run` does, and with unusual values as well.
@@ -234,16 +254,20 @@ def _is_alike(first: pytree.TreeSpec, second: pytree.TreeSpec) -> bool:
     return len(parts) == len(others) and all(map(_is_alike, parts, others))
 
 
-def _call_at(
+def _calls_at(
     program: torch.export.ExportedProgram,
     example: Example,
     sizes: Mapping[sympy.Symbol, sympy.Integer],
     values: Values,
-) -> Example:
-    """Return the example at other sizes, and random numbers for its floats, or other values."""
-    leaves, structure = pytree.tree_flatten(in_order(program, example))
+) -> Iterator[Example]:
+    """Yield the example at other sizes, with random numbers for its floats, or other values.
+
+    Where it has lengths, they follow their sizes in the second call.
+    """
+    present, structure = pytree.tree_flatten(in_order(program, example))
+    leaves = list(present)
     generator = torch.Generator("cpu").manual_seed(0)
-    for index, (leaf, value) in enumerate(zip(leaves, user_values(program), strict=True)):
+    for index, (leaf, value) in enumerate(zip(present, user_values(program), strict=True)):
         if not isinstance(leaf, torch.Tensor):
             continue
         for axis, size in enumerate(value.shape):
@@ -254,8 +278,10 @@ def _call_at(
         elif leaf.is_floating_point():
             leaf = torch.randn(leaf.shape, generator=generator, device="cpu").to(leaf)
         leaves[index] = leaf
-    call: Example = pytree.tree_unflatten(leaves, structure)
-    return call
+    yield pytree.tree_unflatten(leaves, structure)
+    fitted = fitted_lengths(present, leaves)
+    if fitted is not None:
+        yield pytree.tree_unflatten(fitted, structure)
 
 
 def in_order(program: torch.export.ExportedProgram, example: Example) -> Example:

@@ -112,7 +112,7 @@ from onnxops_decomp.exporting.sizes.homes import homes_of
 from onnxops_decomp.exporting.sizes.layouts import order_relations
 from onnxops_decomp.exporting.sizes.math_functions import INTEGER_FUNCTIONS, MATH_FUNCTIONS, math_stand_ins
 from onnxops_decomp.exporting.sizes.number_classes import class_of_numbers
-from onnxops_decomp.exporting.sizes.other_sizes import Example, other_sizes, resampled
+from onnxops_decomp.exporting.sizes.other_sizes import Example, fitted_lengths, other_sizes, resampled
 from onnxops_decomp.exporting.state.code import code_names, is_generated_code
 from onnxops_decomp.exporting.state.contents import KeptContents
 from onnxops_decomp.exporting.state.gradients import asks_for_gradients, gradient_mode, note_gradients
@@ -283,6 +283,7 @@ __all__ = [
     "fake_mode_of",
     "find_lowering",
     "finish_model",
+    "fitted_lengths",
     "flattened_subclass",
     "for_torch",
     "from_dynamic_axes",

@@ -13,7 +13,7 @@ from onnxops_decomp.exporting.sizes.expressions import size
 if TYPE_CHECKING:
     from onnxops_decomp.exporting.program.callable_program import CallableProgram
 
-__all__ = ["Example", "other_sizes", "resampled"]
+__all__ = ["Example", "fitted_lengths", "other_sizes", "resampled"]
 
 Example = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -25,7 +25,7 @@ def other_sizes(
 
     Larger sizes differ between dimensions, so that one which was taken for another shows; as a model may ask for
     multiples, they are doubled next. The contents are those of the example in their order, some of them several times
-    or left out.
+    or left out; where integers are lengths in another input, they follow next what becomes of its size.
 
     Args:
         program: The exported program, which says what the dimensions are called; sizes that it refuses are left out.
@@ -69,6 +69,47 @@ def _calls(
             continue
         if len(known) == len(resized):
             yield sizes, program.call_with(known, args, kwargs)
+            fitted = fitted_lengths(list(inputs.values()), list(known.values()))
+            if fitted is not None:
+                yield sizes, program.call_with(dict(zip(known, fitted, strict=True)), args, kwargs)
+
+
+def fitted_lengths(before: Sequence[Any], after: Sequence[Any]) -> list[Any] | None:
+    """Return tensors at other sizes with lengths that fit these; None where nothing is known to be a length.
+
+    Integers that go up to a size of another tensor, and reach it, are lengths in it, or places: a model that pads by
+    them takes no others.
+
+    Args:
+        before: The tensors of the example; anything else is left as it is.
+        after: The same at other sizes.
+    """
+    pairs = [
+        {(old, new) for old, new in zip(x.shape, y.shape, strict=True) if old != new} if _is_tensor(x) else set()
+        for x, y in zip(before, after, strict=True)
+    ]
+    fitted, found = list(after), False
+    for index, (old_tensor, tensor) in enumerate(zip(before, after, strict=True)):
+        if not _is_tensor(tensor) or not tensor.numel() or not old_tensor.numel() or not _holds_integers(tensor):
+            continue
+        others = set().union(*(each for place, each in enumerate(pairs) if place != index)) - pairs[index]
+        largest = int(old_tensor.max())
+        for old, new in sorted(others):
+            if old == largest and int(old_tensor.min()) >= 0:
+                scaled = (tensor * new + old - 1) // old
+                # The longest one may have been left out.
+                scaled.view(-1)[int(tensor.argmax())] = new
+                fitted[index], found = scaled, True
+                break
+    return fitted if found else None
+
+
+def _is_tensor(value: object) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+def _holds_integers(tensor: torch.Tensor) -> bool:
+    return tensor.dtype in (torch.int32, torch.int64)
 
 
 def _resized(tensor: torch.Tensor, dimensions: Mapping[int, str], sizes: Mapping[str, int]) -> torch.Tensor | None:
