@@ -116,6 +116,23 @@ def test_rotary_embeddings_and_products_go_into_the_operator(folder):
     assert types.count("MatMul") == 2 * 5 + 1
 
 
+@pytest.mark.parametrize("precision", ["fp32", "int4"])
+@pytest.mark.parametrize("bias", [False, True])
+def test_products_whose_heads_are_normalized_are_one_that_is_split(bias, precision, tmp_path):
+    pytest.importorskip("onnxruntime_genai", reason="the engine of this test is an optional package")
+    model = language_model("qwen3", attention_bias=bias)
+    for weight in model.parameters():
+        if weight.dim() == 1:  # those that are alike would be one weight
+            weight.data.normal_(1, 0.1)
+    path = export_folder(model, tmp_path / "out", precision).path
+    graph = onnx.load(path / "model.onnx", load_external_data=False).graph
+    types = [node.op_type for node in graph.node]
+
+    assert types.count("GroupQueryAttention") == types.count("Split") == 2
+    assert types.count("MatMul") + types.count("MatMulNBits") == 2 * 5 + 1
+    assert sum(value.name.startswith("widths_") for value in graph.initializer) == 1
+
+
 def test_weights_that_were_joined_are_stored_once(folder):
     graph = onnx.load(folder[1] / "model.onnx", load_external_data=False).graph
 

@@ -22,7 +22,7 @@ from onnxops_decomp.passes.matching import (
     sweep,
 )
 from onnxops_decomp.runtimes.onnxruntime.domain import DOMAIN, DTYPES, VERSION
-from onnxops_decomp.runtimes.onnxruntime.packed_products import packed_products
+from onnxops_decomp.runtimes.onnxruntime.packed_products import packed_products, split_products
 from onnxops_decomp.runtimes.onnxruntime.position_tables import at_positions, by_head
 from onnxops_decomp.runtimes.onnxruntime.spelled_attention import Attention, read_attention
 
@@ -331,6 +331,8 @@ class _Rewriting:
         for each in old:
             if each is not None:
                 sweep(each)
+        if packed is None:
+            split_products(self._graph, flat)
 
     def _bias(self, plan: _Plan) -> ir.Value | None:
         """Return what is added to the scores, (1, N, S, P + S), or None for nothing."""
