@@ -11,7 +11,7 @@ import onnx
 import pytest
 import torch
 from generation_steps import STEPS, check_conversation, check_steps
-from language_models import CONFIGURATIONS, UNEQUAL, language_model
+from language_models import CONFIGURATIONS, UNEQUAL, input_shapes, language_model
 
 from onnx_fx_export import (
     InvalidArgumentError,
@@ -34,6 +34,11 @@ def llama(tmp_path_factory) -> tuple[torch.nn.Module, GenerationFolder]:
     """A model, and the folder that was written of it and verified in plain ONNX Runtime."""
     model = language_model("llama")
     return model, export_folder(model, tmp_path_factory.mktemp("llama") / "out", engine="onnxruntime")
+
+
+def alone(token: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return a prompt of one token, and its mask."""
+    return torch.tensor([[token]]), torch.ones(1, 1, dtype=torch.int64)
 
 
 def continued(model, tokens: torch.Tensor, mask: torch.Tensor, new: int) -> np.ndarray:
@@ -220,10 +225,36 @@ def test_keys_and_values_of_different_widths_need_the_generator(tmp_path):
 def test_genai_runs_a_model_without_tokens_that_begin_or_end_a_text(tmp_path):
     genai = pytest.importorskip("onnxruntime_genai", reason="the engine of this test is an optional package")
     model = language_model("llama", num_hidden_layers=1, bos_token_id=None, eos_token_id=None, pad_token_id=None)
+    prompt = next(row for row in np.arange(1, 64) if 0 in continued(model, *alone(row), 20))
 
-    folder = export_folder(model, tmp_path / "out", verify=False)
+    with pytest.warns(UserWarning, match="ends a text at the padding token then, which is 0"):
+        folder = export_folder(model, tmp_path / "out")
+    goes_on = export_folder(model, tmp_path / "other", engine="onnxruntime", verify=False)
 
-    genai.Model(str(folder.path))
+    assert len(folder.compared) == len(ALL_BATCHES)
+    wanted = continued(model, *alone(prompt), 20)
+    end = list(wanted[0]).index(0)
+    engine = genai.Model(str(folder.path))
+    parameters = genai.GeneratorParams(engine)
+    parameters.set_search_options(do_sample=False, max_length=21)
+    generator = genai.Generator(engine, parameters)
+    generator.append_tokens([int(prompt)])
+    while not generator.is_done():
+        generator.generate_next_token()
+    assert generator.get_sequence(0)[:end].tolist() == wanted[0, :end].tolist()
+    assert Generator(folder.path).generate(np.array([[prompt]]), max_new_tokens=20).tolist() == [
+        wanted[0, : end + 1].tolist()
+    ]
+    np.testing.assert_array_equal(Generator(goes_on.path).generate(np.array([[prompt]]), max_new_tokens=20), wanted)
+
+
+def test_layers_that_read_what_others_keep_have_no_inputs(tmp_path):
+    model = language_model("gemma3n")
+    folder = export_folder(model, tmp_path / "out", engine="onnxruntime", verify=False)
+
+    kept = [name for name in input_shapes(folder.path / "model.onnx") if name.endswith("key")]
+    assert kept == ["past_key_values.0.key", "past_key_values.1.key"]
+    check_steps(model, folder.path, *STEPS["several tokens behind some"], 1e-3)
 
 
 @pytest.mark.wide

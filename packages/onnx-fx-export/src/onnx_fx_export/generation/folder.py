@@ -51,6 +51,10 @@ _UNAPPLIED = (
     "The generation_config of the model sets {0}, which engine={1!r} does not apply: what follows a prompt may differ "
     "from the model's own generate, which is compared without such settings."
 )
+_ENDS_AT_PADDING = (
+    "The generation_config of the model has no eos_token_id, and ONNX Runtime GenAI ends a text at the padding token "
+    "then, which is {0}: set the token that ends a text, or use engine='onnxruntime', which goes on."
+)
 _PRECISIONS = ("fp32", "fp16", "int8", "int4")
 _ENGINES = ("genai", "onnxruntime")
 _COMPARED = 100
@@ -293,6 +297,10 @@ def _write(request: _Request, folder: Path, stages: _Stages) -> int:
     if request.adapters.names:
         parts = [part for part in parts if not config["model"].pop(part.section, None)]
     _warn(kind, request.engine)
+    if request.engine == "genai" and not kind.stop:
+        warn_user(_ENDS_AT_PADDING.format(kind.pad))
+        kind.stop = [kind.pad]
+        config["model"]["eos_token_id"] = kind.pad
     if request.adapters.names and len(parts) > 1:
         raise InvalidArgumentError(
             f"{type(kind.model).__name__} has several graphs, and adapter files belong to one graph: merge the "

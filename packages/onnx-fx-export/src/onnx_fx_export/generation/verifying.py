@@ -15,7 +15,6 @@ import torch
 
 from onnx_fx_export.errors import VerificationError
 from onnx_fx_export.generation.adapters import active_adapter
-from onnx_fx_export.generation.config import stop_tokens
 from onnx_fx_export.generation.engines import engine_of
 from onnx_fx_export.generation.generator import Generator, Tokens
 from onnx_fx_export.generation.kinds import Batch, Kind
@@ -169,7 +168,7 @@ class _Comparison:
 
     def _may_follow(self, token: int, prompt: Mapping[str, npt.NDArray[Any]], before: Tokens) -> bool:
         """Tell whether rounding lets a token be the most likely one, of those that do not end the text."""
-        logits, stop = self._logits(prompt, before), stop_tokens(self.kind.model)[0]
+        logits, stop = self._logits(prompt, before), self.kind.stop
         most = self._usual(logits)
         runs = itertools.chain([logits], self._roundings(prompt, before))
         return any(np.delete(run, stop).max() - run[token] <= most for run in runs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -84,6 +85,16 @@ class Kind(abc.ABC):
     def __init__(self, model: Any) -> None:
         self.model = model
 
+    @functools.cached_property
+    def stop(self) -> list[int]:
+        """The tokens that end a text; an engine may have others than the model."""
+        return stop_tokens(self.model)[0]
+
+    @property
+    def pad(self) -> int:
+        """The token that fills up a batch."""
+        return stop_tokens(self.model)[1]
+
     @property
     @abc.abstractmethod
     def layers(self) -> list[LayerCache]:
@@ -123,10 +134,9 @@ class Kind(abc.ABC):
 
     def generate(self, inputs: Mapping[str, torch.Tensor], new: int) -> Tokens:
         """Return what the model's own ``generate`` finds, the most likely token at each step: (``new``,), int64."""
-        stop, pad = stop_tokens(self.model)
         settings = transformers().GenerationConfig(
-            do_sample=False, max_new_tokens=new, min_new_tokens=new, eos_token_id=stop or None, pad_token_id=pad,
-            use_cache=True,
+            do_sample=False, max_new_tokens=new, min_new_tokens=new, eos_token_id=self.stop or None,
+            pad_token_id=self.pad, use_cache=True,
         )  # fmt: skip
         with torch.no_grad(), _plain_search(self.model):
             result = self._search(dict(inputs), settings)
@@ -156,8 +166,7 @@ class Kind(abc.ABC):
 
     def special(self) -> list[int]:
         """Return the tokens that mean something to an engine."""
-        stop, pad = stop_tokens(self.model)
-        return [*stop, pad]
+        return [*self.stop, self.pad]
 
     def context_length(self) -> int:
         """Return the most tokens that a sequence may have."""

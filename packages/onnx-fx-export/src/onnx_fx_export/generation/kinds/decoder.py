@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from onnx_fx_export.generation.caches import Cache, LayerCache, as_dynamic, kept_by, layers_of, past_of
-from onnx_fx_export.generation.config import MODEL_FILE, decoder_config, genai_config, stop_tokens
+from onnx_fx_export.generation.caches import Cache, LayerCache, as_dynamic, empty_layers, kept_by, layers_of, past_of
+from onnx_fx_export.generation.config import MODEL_FILE, decoder_config, genai_config
 from onnx_fx_export.generation.kinds.base import Batch, Kind, Part, Tokens
 from onnx_fx_export.generation.last_token import reading_last
 from onnxops_decomp.exporting import cache_argument
@@ -50,7 +50,7 @@ class Decoder(Kind):
         """Whether the logits of a token change with padding before it, as by biases that count all that is kept."""
         (row,) = self.draw((_PAST,))
         together = torch.from_numpy(row)[None]
-        apart = torch.nn.functional.pad(together[:, :-1], (0, _NEW), value=stop_tokens(self.model)[1])
+        apart = torch.nn.functional.pad(together[:, :-1], (0, _NEW), value=self.pad)
         apart = torch.cat([apart, together[:, -1:]], 1)
         mask = torch.ones_like(apart)
         mask[:, _PAST - 1 : -1] = 0
@@ -85,7 +85,7 @@ class Decoder(Kind):
 
     def padded(self, rows: list[Tokens]) -> Batch:
         """Return prompts as a batch, padded on the left."""
-        lengths, pad = tuple(map(len, rows)), stop_tokens(self.model)[1]
+        lengths, pad = tuple(map(len, rows)), self.pad
         longest = max(lengths)
         tokens = np.stack([np.pad(row, (longest - len(row), 0), constant_values=pad) for row in rows])
         mask = np.stack([np.pad(np.ones_like(row), (longest - len(row), 0)) for row in rows])
@@ -115,6 +115,7 @@ class CachedGraph(torch.nn.Module):
         self._cache_name = cache_argument(model) or ""
         self._takes_positions = "position_ids" in inspect.signature(model.forward).parameters
         self._head = model.get_output_embeddings() if last_logits else None
+        self._empty = empty_layers(model)
 
     def read(
         self, new: int, attention_mask: torch.Tensor, past_key_values: Cache, **given: torch.Tensor
@@ -130,7 +131,7 @@ class CachedGraph(torch.nn.Module):
         Returns:
             ``logits`` (B, S or 1, vocabulary) and ``present``, of the form of ``past_key_values``.
         """
-        cache = {self._cache_name: as_dynamic(past_key_values)}
+        cache = {self._cache_name: as_dynamic(past_key_values, self._empty)}
         if self._takes_positions and "position_ids" not in given:
             given["position_ids"] = (attention_mask.cumsum(-1) - 1).clamp(min=0)[:, -new:]
         with reading_last(self._head, attention_mask[:, -new:]):
