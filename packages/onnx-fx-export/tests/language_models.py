@@ -109,6 +109,8 @@ STATE_SPACES: dict[str, tuple[str, dict[str, Any]]] = {
                                                     "num_local_experts": 2, "shared_intermediate_size": 32}),
     "qwen3_next": ("Qwen3NextConfig", {**_GROUPED, **_EXPERTS, **_DELTA, **_TYPES, "head_dim": 8,
                                        "shared_expert_intermediate_size": 32}),
+    "qwen3_5": ("Qwen3_5TextConfig", {**_GROUPED, **_DELTA, **_TYPES, "head_dim": 16}),
+    "olmo_hybrid": ("OlmoHybridConfig", {**_GROUPED, **_DELTA, **_TYPES, "linear_num_key_heads": 4}),
     "nemotron_h": ("NemotronHConfig", {**_GROUPED, "head_dim": 8, "layers_block_type": ["mamba", "attention", "mlp"],
                                        "num_hidden_layers": 3, "ssm_state_size": 8, "mamba_num_heads": 8,
                                        "mamba_head_dim": 8, "n_groups": 2, "chunk_size": 16}),

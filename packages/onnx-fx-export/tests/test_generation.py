@@ -22,7 +22,7 @@ from onnx_fx_export import (
 )
 from onnx_fx_export.generation import GenerationFolder, Generator, export_folder
 from onnx_fx_export.generation.kinds import kind_of
-from onnx_fx_export.generation.last_token import TRANSLATIONS, last_kept
+from onnx_fx_export.generation.operators.last_token import TRANSLATIONS, last_kept
 from onnx_fx_export.generation.verifying import verify_folder
 from onnxops_decomp.exporting import MissingRuntimeError
 

@@ -20,11 +20,13 @@ from onnx_fx_export.generation.adapters import Adapters, adapters_of, without_wr
 from onnx_fx_export.generation.caches import check_windows, sliding_window
 from onnx_fx_export.generation.config import CONFIG_FILE, first_context, unapplied_settings
 from onnx_fx_export.generation.experts import joined_experts
-from onnx_fx_export.generation.experts_operator import TRANSLATIONS as OF_EXPERTS
 from onnx_fx_export.generation.frequencies import settled_frequencies
 from onnx_fx_export.generation.kinds import Kind, Part, kind_of
-from onnx_fx_export.generation.last_token import TRANSLATIONS as OF_LAST_TOKENS
 from onnx_fx_export.generation.loading import loaded
+from onnx_fx_export.generation.operators.delta_rules import TRANSLATIONS as OF_DELTA_RULES
+from onnx_fx_export.generation.operators.delta_rules import delta_rules_as_operators
+from onnx_fx_export.generation.operators.experts import TRANSLATIONS as OF_EXPERTS
+from onnx_fx_export.generation.operators.last_token import TRANSLATIONS as OF_LAST_TOKENS
 from onnx_fx_export.generation.quantization import BITS, Quantization, quantized, quantized_error
 from onnx_fx_export.generation.requirements import genai, onnxruntime
 from onnx_fx_export.generation.shared_weights import save_together
@@ -101,7 +103,8 @@ def export_folder(
     A model with an encoder, for text (T5, BART, Marian) or sounds (Whisper), has a graph for that, too, which computes
     once what the decoder attends to. One that sees (LLaVA, Gemma 3, Qwen3-VL) has a graph for images and one for
     embeddings. One whose layers keep states of one size (Mamba, Jamba, Qwen3-Next) reads a token at each step; where
-    its code for prompts works in chunks, as that of Mamba 2 does, it has a graph for prompts, too. The folder holds the
+    its code for prompts works in chunks, as that of Mamba 2 does, or an operator stands for it, as for that of
+    Qwen3-Next, it has a graph for prompts, too. The folder holds the
     model files, their weights, ``genai_config.json`` with the settings of the model's generation, and the files of the
     tokenizer. What several graphs read, such as an embedding, is stored once.
 
@@ -265,7 +268,8 @@ class _Request:
     def _exported(self, part: Part) -> ONNXProgram:
         if self.stream:
             self.stream.put_stand_ins()
-        with own_bounds(), settled_frequencies(part.module, self.kind.context_length()):
+        by_operators = delta_rules_as_operators(part.module) if part.section else contextlib.nullcontext()
+        with own_bounds(), settled_frequencies(part.module, self.kind.context_length()), by_operators:
             program = export(
                 part.module,
                 part.args,
@@ -274,7 +278,7 @@ class _Request:
                 opset_version=_OPSET,
                 target="onnxruntime",
                 widen_bfloat16=True,
-                custom_translation_table={**OF_EXPERTS, **OF_LAST_TOKENS},
+                custom_translation_table={**OF_EXPERTS, **OF_LAST_TOKENS, **OF_DELTA_RULES},
                 strategy=None if part.section is None else "non-strict",
             )
         if part.reads_steps:

@@ -14,7 +14,7 @@ import torch
 from onnx_fx_export.generation.caches import Cache, LayerCache, as_dynamic, empty_layers, kept_by, layers_of, past_of
 from onnx_fx_export.generation.config import MODEL_FILE, decoder_config, genai_config
 from onnx_fx_export.generation.kinds.base import Batch, Kind, Part, Tokens
-from onnx_fx_export.generation.last_token import reading_last
+from onnx_fx_export.generation.operators.last_token import reading_last
 from onnxops_decomp.exporting import cache_argument
 
 __all__ = ["CachedGraph", "Decoder"]

@@ -15,7 +15,7 @@ from onnx_fx_export.errors import InvalidArgumentError
 from onnx_fx_export.generation.caches import Cache, LayerCache, as_dynamic, kept_by, layers_of, past_of
 from onnx_fx_export.generation.config import CROSS_NAMES, decoder_config, genai_config, graph_config
 from onnx_fx_export.generation.kinds.base import Batch, Kind, Part, Tokens
-from onnx_fx_export.generation.last_token import reading_last
+from onnx_fx_export.generation.operators.last_token import reading_last
 from onnx_fx_export.generation.requirements import transformers
 from onnxops_decomp.exporting import cache_argument
 
