@@ -248,6 +248,31 @@ def test_genai_runs_a_model_without_tokens_that_begin_or_end_a_text(tmp_path):
     np.testing.assert_array_equal(Generator(goes_on.path).generate(np.array([[prompt]]), max_new_tokens=20), wanted)
 
 
+@pytest.mark.parametrize("engine", ["genai", "onnxruntime"])
+def test_a_model_that_counts_padding_is_compared_without_it(engine, tmp_path):
+    if engine == "genai":
+        pytest.importorskip("onnxruntime_genai", reason="the engine of this test is an optional package")
+    import transformers
+
+    sizes = {"d_model": 32, "decoder_layers": 1, "decoder_attention_heads": 4, "decoder_ffn_dim": 64}
+    ids = {"vocab_size": 64, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+    config = transformers.BartConfig(**sizes, **ids, init_std=0.3, max_position_embeddings=256)
+    model = transformers.BartForCausalLM(config).eval()
+
+    with pytest.warns(UserWarning, match="BartForCausalLM counts padding before a prompt as part of the text"):
+        folder = export_folder(model, tmp_path / "out", engine=engine)
+
+    assert [compared.prompts for compared in folder.compared] == [(1,), (7,), (100,), (11, 11, 11)]
+
+
+def test_a_model_that_hears_is_written_with_a_warning(tmp_path):
+    model = language_model("llama", num_hidden_layers=1)
+    model.get_audio_features = lambda: None
+
+    with pytest.warns(UserWarning, match="LlamaForCausalLM reads sounds, too, .* as a model that reads text"):
+        export_folder(model, tmp_path / "out", engine="onnxruntime", verify=False)
+
+
 def test_layers_that_read_what_others_keep_have_no_inputs(tmp_path):
     model = language_model("gemma3n")
     folder = export_folder(model, tmp_path / "out", engine="onnxruntime", verify=False)

@@ -89,13 +89,19 @@ def _holding(cache: Any) -> list[Any]:
 
 
 def _is_empty(layer: Any) -> bool:
-    return isinstance(layer, getattr(transformers().cache_utils, "DummyLayer", ()))
+    if isinstance(layer, getattr(transformers().cache_utils, "DummyLayer", ())):
+        return True
+    return getattr(layer, "is_initialized", True) is False
 
 
-def empty_layers(model: Any) -> list[int]:
-    """Return the places of layers that keep nothing, as those do that read what another layer keeps (Gemma 3n)."""
-    layers = transformers().DynamicCache(config=model.config).layers
-    return [place for place, layer in enumerate(layers) if _is_empty(layer)]
+def empty_layers(cache: Any) -> tuple[int, ...]:
+    """Return the places of layers that keep nothing, as those do that read what another layer keeps (Gemma 3n).
+
+    Args:
+        cache: A cache that has read at least one token. Decoders without their encoder have one that may be made for
+            the layers of both.
+    """
+    return tuple(place for place, layer in enumerate(cache.layers) if _is_empty(layer))
 
 
 def _heads(x: torch.Tensor) -> tuple[int, int]:

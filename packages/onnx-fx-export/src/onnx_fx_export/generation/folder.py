@@ -45,6 +45,14 @@ _RIGHT_PADDING = (
     "where the padding counts as part of them. Generate batches of prompts of equal length, or use "
     "engine='onnxruntime', which pads on the left."
 )
+_READS_PADDING = (
+    "{0} counts padding before a prompt as part of the text, in its own generate, too: generate batches of prompts of "
+    "equal length."
+)
+_HEARS = (
+    "{0} reads sounds, too, and so far a folder has no graph for them beside a decoder: it is written as a model that "
+    "reads {1}."
+)
 _OTHER_FREQUENCIES = (
     "For texts of more than {0} tokens this model uses other position frequencies, from the first token on, and a "
     "cache filled by fewer tokens does not hold them: the folder takes at most {0} tokens."
@@ -338,6 +346,11 @@ def _write(request: _Request, folder: Path, stages: _Stages) -> int:
 
 def _warn(kind: Kind, engine: str) -> None:
     """Warn of what an engine does otherwise than the model."""
+    name = type(kind.model).__name__
+    if kind.reads_padding:
+        warn_user(_READS_PADDING.format(name))
+    if hasattr(kind.model, "get_audio_features"):
+        warn_user(_HEARS.format(name, "text and images" if hasattr(kind.model, "get_image_features") else "text"))
     if first := first_context(kind.model):
         warn_user(_OTHER_FREQUENCIES.format(first))
     if ignored := unapplied_settings(kind.model, engine):

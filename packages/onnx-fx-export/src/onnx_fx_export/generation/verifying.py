@@ -70,7 +70,8 @@ def verify_folder(
     generator, most = Generator(folder), kind.context_length()
     run = engine_of(engine, folder, generator)
     batch = tuple(min(length, most - 1) for length in _PADDED)
-    if engine == "genai" and not generator.pads_behind and kind.counts_padding(max(batch) + _NEW):
+    moved = engine == "genai" and not generator.pads_behind and kind.counts_padding(max(batch) + _NEW)
+    if moved or kind.reads_padding:
         batch = (max(batch),) * len(batch)
     alone: list[tuple[int, ...]] = [(length,) for length in _LENGTHS if length < most]
     alone += [lengths for lengths in kind.longer() if max(lengths) < most]

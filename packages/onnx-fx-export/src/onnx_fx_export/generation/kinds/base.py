@@ -112,6 +112,11 @@ class Kind(abc.ABC):
         """Tell whether padding between the tokens of a text of ``length`` tokens changes what follows."""
         return any(layer.window is not None and layer.window < length for layer in self.layers)
 
+    @property
+    def reads_padding(self) -> bool:
+        """Whether padding before a text changes what the model itself makes of it, whatever the mask says."""
+        return False
+
     def settings(self) -> dict[str, dict[str, Any]]:
         """Return what else an engine has to know, by the names of files."""
         return {}

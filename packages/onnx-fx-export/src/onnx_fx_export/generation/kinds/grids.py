@@ -90,7 +90,7 @@ class GridVisionLanguage(VisionLanguage):
         embeds = EmbeddingGraph(self.model)(tokens, features)["inputs_embeds"]
         places = Places(self._layout.merge, 1).read(types.numpy(), mask.numpy(), self._trial[_GRIDS].numpy())
         past = past_of(self.layers, 1, 0, self.model.dtype)
-        graph = PlacedDecoderGraph(self.model, last_logits=False)
+        graph = PlacedDecoderGraph(self.model, last_logits=False, empty=self._empty)
         result = graph(embeds, mask, torch.from_numpy(places), past)["logits"]
         assert isinstance(result, torch.Tensor)
         return features, result
@@ -120,7 +120,8 @@ class GridVisionLanguage(VisionLanguage):
             (embeds, mask, positions, past),
             (text, total, {axis + 1: name for axis, name in text.items()}, kept),
         )
-        return Part(decoder.file, PlacedDecoderGraph(self.model, last_logits=last_logits), args, shapes)
+        graph = PlacedDecoderGraph(self.model, last_logits=last_logits, empty=self._empty)
+        return Part(decoder.file, graph, args, shapes)
 
     def config(self) -> dict[str, Any]:
         """Return ``genai_config.json``."""

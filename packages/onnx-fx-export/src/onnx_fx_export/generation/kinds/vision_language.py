@@ -89,7 +89,7 @@ class VisionLanguage(Decoder):
         _, mask, past = decoder.args
         text, total, kept = decoder.dynamic_shapes
         types = (torch.zeros_like(mask), total) if self._takes_types else (None, None)
-        graph = EmbeddedDecoderGraph(self.model, last_logits=last_logits)
+        graph = EmbeddedDecoderGraph(self.model, last_logits=last_logits, empty=self._empty)
         return Part(decoder.file, graph, (embeds, mask, types[0], past), (text, total, types[1], kept))
 
     def config(self) -> dict[str, Any]:
