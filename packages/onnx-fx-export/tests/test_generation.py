@@ -265,6 +265,27 @@ def test_a_model_that_counts_padding_is_compared_without_it(engine, tmp_path):
     assert [compared.prompts for compared in folder.compared] == [(1,), (7,), (100,), (11, 11, 11)]
 
 
+def test_genai_is_not_asked_to_pad_where_positions_are_places(tmp_path):
+    pytest.importorskip("onnxruntime_genai", reason="the engine of this test is an optional package")
+    import transformers
+
+    class Places(transformers.LlamaForCausalLM):
+        def forward(self, input_ids=None, attention_mask=None, past_key_values=None, use_cache=None, **others):
+            others.pop("position_ids", None)
+            given = {"attention_mask": attention_mask, "past_key_values": past_key_values, "use_cache": use_cache}
+            return super().forward(input_ids, **given, **others)
+
+    model = language_model("llama", num_hidden_layers=1)
+    model.__class__ = Places
+
+    with pytest.warns(UserWarning, match="pads a batch after the prompts, where the padding counts as part of them"):
+        folder = export_folder(model, tmp_path / "out")
+    other = export_folder(model, tmp_path / "other", engine="onnxruntime")
+
+    assert [compared.prompts for compared in folder.compared][-1] == (11, 11, 11)
+    assert [compared.prompts for compared in other.compared] == ALL_BATCHES
+
+
 def test_a_model_that_hears_is_written_with_a_warning(tmp_path):
     model = language_model("llama", num_hidden_layers=1)
     model.get_audio_features = lambda: None

@@ -70,8 +70,7 @@ def verify_folder(
     generator, most = Generator(folder), kind.context_length()
     run = engine_of(engine, folder, generator)
     batch = tuple(min(length, most - 1) for length in _PADDED)
-    moved = engine == "genai" and not generator.pads_behind and kind.counts_padding(max(batch) + _NEW)
-    if moved or kind.reads_padding:
+    if kind.reads_padding or (engine == "genai" and _moves(kind, max(batch) + _NEW, behind=generator.pads_behind)):
         batch = (max(batch),) * len(batch)
     alone: list[tuple[int, ...]] = [(length,) for length in _LENGTHS if length < most]
     alone += [lengths for lengths in kind.longer() if max(lengths) < most]
@@ -94,6 +93,17 @@ def verify_folder(
                 ties = sum(comparison.check_row(row, length, tokens) for row, length, tokens in rows)
                 result.append(dataclasses.replace(found, ties=ties))
     return result
+
+
+def _moves(kind: Kind, length: int, *, behind: bool) -> bool:
+    """Tell whether padding behind the prompts of a batch changes what follows them.
+
+    Args:
+        kind: The model.
+        length: The most tokens of a text.
+        behind: Whether attention sees none of it, windows included.
+    """
+    return kind.moved_by_padding if behind else kind.counts_padding(length)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -117,6 +117,11 @@ class Kind(abc.ABC):
         """Whether padding before a text changes what the model itself makes of it, whatever the mask says."""
         return False
 
+    @property
+    def moved_by_padding(self) -> bool:
+        """Whether padding between the tokens of a text changes what the model makes of it, windows aside."""
+        return False
+
     def settings(self) -> dict[str, dict[str, Any]]:
         """Return what else an engine has to know, by the names of files."""
         return {}

@@ -53,7 +53,7 @@ class Decoder(Kind):
 
     def counts_padding(self, length: int) -> bool:
         """Tell whether padding between the tokens of a text of ``length`` tokens changes what follows."""
-        return super().counts_padding(length) or self._is_moved_by_padding
+        return super().counts_padding(length) or self.moved_by_padding
 
     @functools.cached_property
     def reads_padding(self) -> bool:
@@ -61,7 +61,7 @@ class Decoder(Kind):
         return not self._takes_positions and self._is_moved_by(0)
 
     @functools.cached_property
-    def _is_moved_by_padding(self) -> bool:
+    def moved_by_padding(self) -> bool:
         """Whether the logits of a token change with padding before it, as by biases that count all that is kept."""
         return self._is_moved_by(_PAST - 1)
 
