@@ -286,11 +286,12 @@ def test_genai_is_not_asked_to_pad_where_positions_are_places(tmp_path):
     assert [compared.prompts for compared in other.compared] == ALL_BATCHES
 
 
-def test_a_model_that_hears_is_written_with_a_warning(tmp_path):
-    model = language_model("llama", num_hidden_layers=1)
-    model.get_audio_features = lambda: None
+@pytest.mark.parametrize(("method", "what"), [("get_audio_features", "sounds"), ("get_image_features", "images")])
+def test_a_model_that_reads_more_than_its_folder_is_written_with_a_warning(method, what, tmp_path):
+    model = language_model("bart" if what == "images" else "llama")
+    setattr(model, method, lambda: None)
 
-    with pytest.warns(UserWarning, match="LlamaForCausalLM reads sounds, too, .* as a model that reads text"):
+    with pytest.warns(UserWarning, match=f"also reads {what}, .* as a model that reads text alone"):
         export_folder(model, tmp_path / "out", engine="onnxruntime", verify=False)
 
 

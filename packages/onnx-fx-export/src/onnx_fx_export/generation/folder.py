@@ -49,10 +49,7 @@ _READS_PADDING = (
     "{0} counts padding before a prompt as part of the text, in its own generate, too: generate batches of prompts of "
     "equal length."
 )
-_HEARS = (
-    "{0} reads sounds, too, and so far a folder has no graph for them beside a decoder: it is written as a model that "
-    "reads {1}."
-)
+_SENSES = "{0} also reads {1}, which so far its folder has no graph for: it is written as a model that reads {2} alone."
 _OTHER_FREQUENCIES = (
     "For texts of more than {0} tokens this model uses other position frequencies, from the first token on, and a "
     "cache filled by fewer tokens does not hold them: the folder takes at most {0} tokens."
@@ -349,8 +346,10 @@ def _warn(kind: Kind, engine: str) -> None:
     name = type(kind.model).__name__
     if kind.reads_padding:
         warn_user(_READS_PADDING.format(name))
-    if hasattr(kind.model, "get_audio_features"):
-        warn_user(_HEARS.format(name, "text and images" if hasattr(kind.model, "get_image_features") else "text"))
+    others = {"get_image_features": "images", "get_audio_features": "sounds"}
+    missing = [what for method, what in others.items() if hasattr(kind.model, method) and what not in kind.reads]
+    if missing:
+        warn_user(_SENSES.format(name, " and ".join(missing), " and ".join(kind.reads)))
     if first := first_context(kind.model):
         warn_user(_OTHER_FREQUENCIES.format(first))
     if ignored := unapplied_settings(kind.model, engine):

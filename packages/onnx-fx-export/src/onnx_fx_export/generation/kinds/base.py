@@ -74,6 +74,7 @@ class Kind(abc.ABC):
         genai_type: What ONNX Runtime GenAI calls such a model, or None if it runs none.
         shares_caches: Whether keys and values may be written as a cache that grows in place.
         unit: What the lengths of prompts count.
+        reads: What its graphs read.
     """
 
     genai_type: str | None = None
@@ -81,6 +82,7 @@ class Kind(abc.ABC):
     parameters: ClassVar[set[str]]
     main_inputs: ClassVar[tuple[str, ...]]
     unit = "tokens"
+    reads: tuple[str, ...] = ("text",)
 
     def __init__(self, model: Any) -> None:
         self.model = model

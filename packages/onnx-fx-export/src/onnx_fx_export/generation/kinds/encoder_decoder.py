@@ -43,7 +43,7 @@ class EncoderDecoder(Kind):
     def __init__(self, model: Any) -> None:
         super().__init__(model)
         self.hears = model.main_input_name == _AUDIO
-        self.unit = "frames" if self.hears else "tokens"
+        self.unit, self.reads = ("frames", ("sounds",)) if self.hears else ("tokens", ("text",))
         is_whisper = model.config.model_type == "whisper" and model.config.max_source_positions == _GENAI_POSITIONS
         self.genai_type = "whisper" if is_whisper else None
         if self.hears and not hasattr(model.config, "max_source_positions"):

@@ -31,6 +31,7 @@ class VisionLanguage(Decoder):
     shares_caches = False
     parameters: ClassVar = {"input_ids", _IMAGES, "inputs_embeds", "attention_mask"}
     main_inputs: ClassVar = ("input_ids", _IMAGES)
+    reads: tuple[str, ...] = ("text", "images")
 
     def __init__(self, model: Any) -> None:
         super().__init__(model)
