@@ -271,3 +271,19 @@ def test_genai_needs_the_token_that_stands_before_an_image_whatever_its_name(oth
             export_folder(model, tmp_path / "out")
     else:
         assert len(export_folder(model, tmp_path / "out").compared) == 4
+
+
+def test_a_model_that_does_not_say_which_token_stands_for_images_is_refused(tmp_path):
+    model = language_model("llama", num_hidden_layers=1)
+    model.get_image_features = lambda pixel_values: None
+    own = type(model).forward
+
+    def forward(self, input_ids=None, pixel_values=None, inputs_embeds=None, attention_mask=None, past_key_values=None):
+        return own(self, input_ids, attention_mask=attention_mask, past_key_values=past_key_values)
+
+    model.forward = forward.__get__(model)
+
+    with pytest.raises(
+        InvalidArgumentError, match=r"config\.image_token_id, the token that stands for images, is None"
+    ):
+        export_folder(model, tmp_path / "out", engine="onnxruntime")

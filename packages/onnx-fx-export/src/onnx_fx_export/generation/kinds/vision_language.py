@@ -35,7 +35,10 @@ class VisionLanguage(Decoder):
 
     def __init__(self, model: Any) -> None:
         super().__init__(model)
-        self._image_token = int(model.config.image_token_id)
+        token = getattr(model.config, _MARKS[0], None)
+        if not isinstance(token, int):
+            raise self._refused(f"its config.{_MARKS[0]}, the token that stands for images, is {token!r}")
+        self._image_token = token
         self._takes_types = _TYPES in inspect.signature(model.forward).parameters
 
     @functools.cached_property
