@@ -3,23 +3,28 @@
     python benchmarks/generation.py [--only llama qwen3] [--nodes] [--json FILE]
 
 Both folders come from one checkpoint of random weights: 8 layers of width 512, 8 heads that share 4 of keys and values.
-GenAI runs both on one thread, the two taking turns: a prompt of 512 tokens, then 32 tokens more. Where precision is
-int4, the builder lets the product round its operand to eight bits as well, which is faster; here the product is exact,
-and so it is asked of the builder, too (``accuracy_level=1``). So are logits of the last position alone
-(``prune_lm_head=true``), which is what folders have here. With ``--nodes`` nothing is timed: the nodes of both are
-counted for every architecture that the builder knows and that a small random configuration makes; where one of them
+GenAI runs both on one thread, the two taking turns, token by token: a prompt of 512 tokens, then 32 tokens more. Each
+round loads both folders anew: where their weights come to lie in memory makes one and the same folder up to a tenth
+faster or slower than itself, which no number of runs of one that is loaded tells. All figures are medians, and the
+ratios those of pairs that were measured one after the other, so that what else the machine does counts on both sides.
+Where precision is int4, the builder lets the product round its operand to eight bits as well, which is faster; here the
+product is exact, and so it is asked of the builder, too (``accuracy_level=1``). So are logits of the last position
+alone (``prune_lm_head=true``), which is what folders have here. With ``--nodes`` nothing is timed: the nodes of both
+are counted for every architecture that the builder knows and that a small random configuration makes; where one of them
 fails, its count is missing. The builder lets layers with sliding windows keep these alone. ``--windowed-caches`` does
 so here, too; without it the builder is asked for caches of whole texts (``windowed_kv_cache=false``).
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -105,22 +110,52 @@ class Engine:
         config = json.loads(path.read_text())
         config["model"]["decoder"]["session_options"]["intra_op_num_threads"] = 1
         path.write_text(json.dumps(config))
-        self.nodes = len(onnx.load(folder / "model.onnx", load_external_data=False).graph.node)
-        self._genai, self._model = genai, genai.Model(str(folder))
-
-    def run(self) -> tuple[float, float, list[int]]:
-        """Return the seconds of the prompt and of each new token, and the new tokens."""
-        options = self._genai.GeneratorParams(self._model)
+        model = genai.Model(str(folder))
+        options = genai.GeneratorParams(model)
         options.set_search_options(do_sample=False, max_length=PROMPT + NEW, min_length=PROMPT + NEW)
-        generator = self._genai.Generator(self._model, options)
+        self._generator = genai.Generator(model, options)
+
+    def read(self) -> float:
+        """Return the seconds from a prompt to the first token."""
+        prompt = np.random.default_rng(0).integers(3, 4096, (1, PROMPT)).astype(np.int32)
         start = time.perf_counter()
-        generator.append_tokens(np.random.default_rng(0).integers(3, 4096, (1, PROMPT)).astype(np.int32))
-        generator.generate_next_token()
-        middle = time.perf_counter()
-        while not generator.is_done():
-            generator.generate_next_token()
-        end = time.perf_counter()
-        return middle - start, (end - middle) / (NEW - 1), generator.get_sequence(0)[PROMPT:].tolist()
+        self._generator.append_tokens(prompt)
+        self._generator.generate_next_token()
+        return time.perf_counter() - start
+
+    def step(self) -> float:
+        """Return the seconds of the next token."""
+        start = time.perf_counter()
+        self._generator.generate_next_token()
+        return time.perf_counter() - start
+
+    @property
+    def tokens(self) -> list[int]:
+        """All tokens that were generated."""
+        found: list[int] = self._generator.get_sequence(0)[PROMPT:].tolist()
+        return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Round:
+    """The seconds of a prompt and of each step behind it, and the tokens."""
+
+    prompt: float
+    steps: tuple[float, ...]
+    tokens: list[int]
+
+
+def one_round(folders: Sequence[Path]) -> list[Round]:
+    """Load folders and let them take turns, token by token."""
+    engines = [Engine(folder) for folder in folders]
+    prompts = [engine.read() for engine in engines]
+    steps = zip(*([engine.step() for engine in engines] for _ in range(NEW - 1)), strict=True)
+    return [Round(prompt, own, engine.tokens) for engine, prompt, own in zip(engines, prompts, steps, strict=True)]
+
+
+def ratio(own: list[float], others: list[float]) -> float:
+    """Return how much longer the others take, of what was measured one after the other: the middle of all pairs."""
+    return statistics.median(other / one for one, other in zip(own, others, strict=True))
 
 
 def measure(name: str, precision: str, rounds: int, windowed: bool) -> dict[str, Cell]:
@@ -128,23 +163,26 @@ def measure(name: str, precision: str, rounds: int, windowed: bool) -> dict[str,
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "checkpoint"
         checkpoint(name, source)
-        for write, out in ((ours, "ours"), (theirs, "theirs")):
-            write(source, Path(folder) / out, precision, windowed)
-        engines = [Engine(Path(folder) / out) for out in ("ours", "theirs")]
-        runs = [[engine.run() for engine in engines] for _ in range(rounds)]
-    prompt, token = ([min(run[side][place] for run in runs) for side in (0, 1)] for place in (0, 1))
+        outs = [Path(folder) / out for out in ("ours", "theirs")]
+        for write, out in zip((ours, theirs), outs, strict=True):
+            write(source, out, precision, windowed)
+        counts = [len(onnx.load(out / "model.onnx", load_external_data=False).graph.node) for out in outs]
+        # Each loads first as often as the other.
+        runs = [one_round(outs) if number % 2 else one_round(outs[::-1])[::-1] for number in range(rounds)]
+    prompts = [[run[side].prompt for run in runs] for side in (0, 1)]
+    steps = [[step for run in runs for step in run[side].steps] for side in (0, 1)]
     return {
         "model": name,
         "precision": precision,
-        "nodes": engines[0].nodes,
-        "their_nodes": engines[1].nodes,
-        "prompt": PROMPT / prompt[0],
-        "their_prompt": PROMPT / prompt[1],
-        "tokens": 1 / token[0],
-        "their_tokens": 1 / token[1],
-        "prompt_ratio": prompt[1] / prompt[0],
-        "token_ratio": token[1] / token[0],
-        "equal": sum(a == b for a, b in zip(*(run[2] for run in runs[0]), strict=True)) / NEW,
+        "nodes": counts[0],
+        "their_nodes": counts[1],
+        "prompt": PROMPT / statistics.median(prompts[0]),
+        "their_prompt": PROMPT / statistics.median(prompts[1]),
+        "tokens": 1 / statistics.median(steps[0]),
+        "their_tokens": 1 / statistics.median(steps[1]),
+        "prompt_ratio": ratio(*prompts),
+        "token_ratio": ratio(*steps),
+        "equal": sum(a == b for a, b in zip(*(run.tokens for run in runs[0]), strict=True)) / NEW,
     }
 
 
@@ -187,7 +225,7 @@ COLUMNS = {
 def main() -> None:
     """Measure and print the table."""
     parser = command(__doc__, COUNTED, list(MODELS))
-    parser.add_argument("--rounds", type=int, default=5, help="how often each side has its turn; the best counts")
+    parser.add_argument("--rounds", type=int, default=9, help="how often both folders are loaded and run")
     parser.add_argument("--nodes", action="store_true", help="count the nodes of all architectures, and time nothing")
     parser.add_argument("--windowed-caches", action="store_true", help="let sliding windows be all that is kept")
     options = parser.parse_args()

@@ -57,6 +57,10 @@ CONFIGURATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "biogpt": ("BioGptConfig", _LIMITED),
     "gptj": ("GPTJConfig", {**_IDS, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 256, "rotary_dim": 8,
                             "initializer_range": 0.3}),
+    "gemma3n": ("Gemma3nTextConfig", {**_GROUPED, **_WINDOW, "num_hidden_layers": 4, "num_kv_shared_layers": 2,
+                                      "layer_types": 2 * _LAYERS["layer_types"], "vocab_size_per_layer_input": 64,
+                                      "hidden_size_per_layer_input": 8, "laurel_rank": 8,
+                                      "activation_sparsity_pattern": [0.0] * 4}),
     "cohere2": ("Cohere2Config", {**_GROUPED, "sliding_window": 16}),
 }  # fmt: skip
 
@@ -105,6 +109,8 @@ STATE_SPACES: dict[str, tuple[str, dict[str, Any]]] = {
                                                     "num_local_experts": 2, "shared_intermediate_size": 32}),
     "qwen3_next": ("Qwen3NextConfig", {**_GROUPED, **_EXPERTS, **_DELTA, **_TYPES, "head_dim": 8,
                                        "shared_expert_intermediate_size": 32}),
+    "qwen3_5": ("Qwen3_5TextConfig", {**_GROUPED, **_DELTA, **_TYPES, "head_dim": 16}),
+    "olmo_hybrid": ("OlmoHybridConfig", {**_GROUPED, **_DELTA, **_TYPES, "linear_num_key_heads": 4}),
     "nemotron_h": ("NemotronHConfig", {**_GROUPED, "head_dim": 8, "layers_block_type": ["mamba", "attention", "mlp"],
                                        "num_hidden_layers": 3, "ssm_state_size": 8, "mamba_num_heads": 8,
                                        "mamba_head_dim": 8, "n_groups": 2, "chunk_size": 16}),

@@ -11,7 +11,7 @@ import onnx
 import pytest
 import torch
 from generation_steps import STEPS, check_conversation, check_steps
-from language_models import CONFIGURATIONS, UNEQUAL, language_model
+from language_models import CONFIGURATIONS, UNEQUAL, input_shapes, language_model
 
 from onnx_fx_export import (
     InvalidArgumentError,
@@ -22,7 +22,7 @@ from onnx_fx_export import (
 )
 from onnx_fx_export.generation import GenerationFolder, Generator, export_folder
 from onnx_fx_export.generation.kinds import kind_of
-from onnx_fx_export.generation.last_token import TRANSLATIONS, last_kept
+from onnx_fx_export.generation.operators.last_token import TRANSLATIONS, last_kept
 from onnx_fx_export.generation.verifying import verify_folder
 from onnxops_decomp.exporting import MissingRuntimeError
 
@@ -34,6 +34,11 @@ def llama(tmp_path_factory) -> tuple[torch.nn.Module, GenerationFolder]:
     """A model, and the folder that was written of it and verified in plain ONNX Runtime."""
     model = language_model("llama")
     return model, export_folder(model, tmp_path_factory.mktemp("llama") / "out", engine="onnxruntime")
+
+
+def alone(token: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return a prompt of one token, and its mask."""
+    return torch.tensor([[token]]), torch.ones(1, 1, dtype=torch.int64)
 
 
 def continued(model, tokens: torch.Tensor, mask: torch.Tensor, new: int) -> np.ndarray:
@@ -220,10 +225,83 @@ def test_keys_and_values_of_different_widths_need_the_generator(tmp_path):
 def test_genai_runs_a_model_without_tokens_that_begin_or_end_a_text(tmp_path):
     genai = pytest.importorskip("onnxruntime_genai", reason="the engine of this test is an optional package")
     model = language_model("llama", num_hidden_layers=1, bos_token_id=None, eos_token_id=None, pad_token_id=None)
+    prompt = next(row for row in np.arange(1, 64) if 0 in continued(model, *alone(row), 20))
 
-    folder = export_folder(model, tmp_path / "out", verify=False)
+    with pytest.warns(UserWarning, match="ends a text at the padding token then, which is 0"):
+        folder = export_folder(model, tmp_path / "out")
+    goes_on = export_folder(model, tmp_path / "other", engine="onnxruntime", verify=False)
 
-    genai.Model(str(folder.path))
+    assert len(folder.compared) == len(ALL_BATCHES)
+    wanted = continued(model, *alone(prompt), 20)
+    end = list(wanted[0]).index(0)
+    engine = genai.Model(str(folder.path))
+    parameters = genai.GeneratorParams(engine)
+    parameters.set_search_options(do_sample=False, max_length=21)
+    generator = genai.Generator(engine, parameters)
+    generator.append_tokens([int(prompt)])
+    while not generator.is_done():
+        generator.generate_next_token()
+    assert generator.get_sequence(0)[:end].tolist() == wanted[0, :end].tolist()
+    assert Generator(folder.path).generate(np.array([[prompt]]), max_new_tokens=20).tolist() == [
+        wanted[0, : end + 1].tolist()
+    ]
+    np.testing.assert_array_equal(Generator(goes_on.path).generate(np.array([[prompt]]), max_new_tokens=20), wanted)
+
+
+@pytest.mark.parametrize("engine", ["genai", "onnxruntime"])
+def test_a_model_that_counts_padding_is_compared_without_it(engine, tmp_path):
+    if engine == "genai":
+        pytest.importorskip("onnxruntime_genai", reason="the engine of this test is an optional package")
+    import transformers
+
+    sizes = {"d_model": 32, "decoder_layers": 1, "decoder_attention_heads": 4, "decoder_ffn_dim": 64}
+    ids = {"vocab_size": 64, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+    config = transformers.BartConfig(**sizes, **ids, init_std=0.3, max_position_embeddings=256)
+    model = transformers.BartForCausalLM(config).eval()
+
+    with pytest.warns(UserWarning, match="BartForCausalLM counts padding before a prompt as part of the text"):
+        folder = export_folder(model, tmp_path / "out", engine=engine)
+
+    assert [compared.prompts for compared in folder.compared] == [(1,), (7,), (100,), (11, 11, 11)]
+
+
+def test_genai_is_not_asked_to_pad_where_positions_are_places(tmp_path):
+    pytest.importorskip("onnxruntime_genai", reason="the engine of this test is an optional package")
+    import transformers
+
+    class Places(transformers.LlamaForCausalLM):
+        def forward(self, input_ids=None, attention_mask=None, past_key_values=None, use_cache=None, **others):
+            others.pop("position_ids", None)
+            given = {"attention_mask": attention_mask, "past_key_values": past_key_values, "use_cache": use_cache}
+            return super().forward(input_ids, **given, **others)
+
+    model = language_model("llama", num_hidden_layers=1)
+    model.__class__ = Places
+
+    with pytest.warns(UserWarning, match="pads a batch after the prompts, where the padding counts as part of them"):
+        folder = export_folder(model, tmp_path / "out")
+    other = export_folder(model, tmp_path / "other", engine="onnxruntime")
+
+    assert [compared.prompts for compared in folder.compared][-1] == (11, 11, 11)
+    assert [compared.prompts for compared in other.compared] == ALL_BATCHES
+
+
+@pytest.mark.parametrize(("method", "what"), [("get_audio_features", "sounds"), ("get_image_features", "images")])
+def test_a_model_that_reads_more_than_its_folder_is_written_with_a_warning(method, what, tmp_path):
+    model = language_model("bart" if what == "images" else "llama")
+    setattr(model, method, lambda: None)
+
+    with pytest.warns(UserWarning, match=f"also reads {what}, .* as a model that reads text alone"):
+        export_folder(model, tmp_path / "out", engine="onnxruntime", verify=False)
+
+
+def test_layers_that_read_what_others_keep_have_no_inputs(tmp_path):
+    model = language_model("gemma3n")
+    folder = export_folder(model, tmp_path / "out", engine="onnxruntime", verify=False)
+
+    kept = [name for name in input_shapes(folder.path / "model.onnx") if name.endswith("key")]
+    assert kept == ["past_key_values.0.key", "past_key_values.1.key"]
+    check_steps(model, folder.path, *STEPS["several tokens behind some"], 1e-3)
 
 
 @pytest.mark.wide

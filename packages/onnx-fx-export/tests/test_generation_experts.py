@@ -11,7 +11,7 @@ from language_models import language_model
 
 from onnx_fx_export import ONNXProgram, export
 from onnx_fx_export.generation.experts import joined_experts
-from onnx_fx_export.generation.experts_operator import TRANSLATIONS
+from onnx_fx_export.generation.operators.experts import TRANSLATIONS
 from onnx_fx_export.generation.quantization import quantized
 
 HIDDEN, COUNT = 32, 4

@@ -9,7 +9,7 @@ from language_models import VISION_LANGUAGE, input_shapes, language_model
 
 from onnx_fx_export import InvalidArgumentError
 from onnx_fx_export.generation import GenerationFolder, Generator, export_folder
-from onnx_fx_export.generation.kinds import kind_of
+from onnx_fx_export.generation.kinds import grids, kind_of
 from onnx_fx_export.generation.verifying import verify_folder
 
 IMAGE = 63
@@ -255,3 +255,35 @@ def test_a_generated_token_of_images_is_text(name, request):
     with torch.no_grad():
         wanted = model(torch.from_numpy(np.concatenate([tokens, following], 1))).logits[:, -1].numpy()
     np.testing.assert_allclose(found, wanted, atol=1e-3)
+
+
+@pytest.mark.parametrize("other", [None, 61])
+def test_genai_needs_the_token_that_stands_before_an_image_whatever_its_name(other, tmp_path, monkeypatch):
+    pytest.importorskip("onnxruntime_genai", reason="the engine of this test is an optional package")
+    model = language_model("qwen2_vl")
+    monkeypatch.setattr(grids, "_STARTS", ("image_start_token_id",))
+    model.config.image_start_token_id = other
+
+    if other is None:
+        with pytest.raises(
+            InvalidArgumentError, match=r"GenAI cannot run Qwen2VLForConditionalGeneration\. Pass engine"
+        ):
+            export_folder(model, tmp_path / "out")
+    else:
+        assert len(export_folder(model, tmp_path / "out").compared) == 4
+
+
+def test_a_model_that_does_not_say_which_token_stands_for_images_is_refused(tmp_path):
+    model = language_model("llama", num_hidden_layers=1)
+    model.get_image_features = lambda pixel_values: None
+    own = type(model).forward
+
+    def forward(self, input_ids=None, pixel_values=None, inputs_embeds=None, attention_mask=None, past_key_values=None):
+        return own(self, input_ids, attention_mask=attention_mask, past_key_values=past_key_values)
+
+    model.forward = forward.__get__(model)
+
+    with pytest.raises(
+        InvalidArgumentError, match=r"config\.image_token_id, the token that stands for images, is None"
+    ):
+        export_folder(model, tmp_path / "out", engine="onnxruntime")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 
 import numpy as np
 import onnx
@@ -10,8 +11,9 @@ import pytest
 import torch
 from language_models import STATE_SPACES, input_shapes, language_model
 
-from onnx_fx_export import InvalidArgumentError
+from onnx_fx_export import InvalidArgumentError, export
 from onnx_fx_export.generation import GenerationFolder, Generator, export_folder
+from onnx_fx_export.generation.operators.delta_rules import TRANSLATIONS, by_operator, has_delta_rules
 from onnx_fx_export.generation.sessions import GraphSession
 
 ALL_BATCHES = [(1,), (7,), (100,), (3, 11, 6)]
@@ -92,6 +94,55 @@ def test_prompts_are_read_token_by_token_where_their_graph_cannot_be_captured(tm
     assert "prompt" not in Generator(folder.path).config["model"]
 
 
+def test_a_gated_delta_rule_is_one_operator_of_the_graph_for_prompts(tmp_path):
+    model = language_model("qwen3_next")
+
+    folder = export_folder(model, tmp_path / "out", engine="onnxruntime")
+
+    assert [compared.prompts for compared in folder.compared] == WITH_CHUNKS
+    graph = onnx.load(folder.path / "prompt.onnx", load_external_data=False).graph
+    assert [node.op_type for node in graph.node].count("LinearAttention") == 1
+
+
+@pytest.mark.parametrize("normalized", [True, False])
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_the_operator_computes_what_models_do(normalized, goes_on):
+    modeling = pytest.importorskip("transformers.models.qwen3_next.modeling_qwen3_next")
+    sizes = {"query": (2, 20, 2, 8), "key": (2, 20, 2, 8), "value": (2, 20, 4, 6), "beta": (2, 20, 4), "g": (2, 20, 4)}
+    given = {name: 0.3 * torch.rand(size) for name, size in sizes.items()}
+    given["g"] = -given["g"]
+    call = {"output_final_state": True, "use_qk_l2norm_in_kernel": normalized}
+    state = torch.randn(2, 4, 8, 6) if goes_on else None
+
+    class Layer(torch.nn.Module):
+        def forward(self, query, key, value, beta, g):
+            return by_operator(query, key, value, g, beta, initial_state=state, **call)
+
+    program = export(
+        Layer(), tuple(given.values()), dynamic_shapes=({1: "length"},) * 5, target="onnxruntime",
+        custom_translation_table=TRANSLATIONS,
+    )  # fmt: skip
+
+    shorter = {name: each[:, :3] for name, each in given.items()}
+    for inputs in (given, shorter):
+        wanted = modeling.torch_chunk_gated_delta_rule(**inputs, **call, initial_state=state)
+        for found, own in zip(program(*inputs.values()), wanted, strict=True):
+            torch.testing.assert_close(found, own, rtol=1e-4, atol=1e-5)
+
+
+def test_another_rule_under_that_name_is_left_as_it_is(monkeypatch):
+    model = language_model("qwen3_next")
+    modeling = sys.modules[type(model).__module__]
+    own = modeling.torch_chunk_gated_delta_rule
+    assert has_delta_rules(model)
+
+    monkeypatch.setattr(
+        modeling, "torch_chunk_gated_delta_rule", lambda *args, **given: own(*args, **given | {"g": given["g"] * 2})
+    )
+
+    assert not has_delta_rules(model)
+
+
 def test_padding_changes_no_state(bamba):
     model, folder = bamba
     tokens, mask = np.array([[9, 4, 0, 0], [5, 6, 7, 8]]), np.array([[1, 1, 0, 0], [1, 1, 1, 1]])
@@ -118,7 +169,7 @@ def test_states_alone_generate_alike(tmp_path):
 def test_every_architecture_generates_alike(name, tmp_path):
     folder = export_folder(language_model(name), tmp_path / "out", engine="onnxruntime")
 
-    chunks = name not in {"mamba", "falcon_mamba", "jamba", "qwen3_next"}
+    chunks = name not in {"mamba", "falcon_mamba", "jamba"}
     assert [compared.prompts for compared in folder.compared] == (WITH_CHUNKS if chunks else ALL_BATCHES)
     assert ("prompt.onnx" in folder.files) == chunks
 

@@ -45,8 +45,8 @@ def call(batch: int, past: int, new: int) -> tuple[torch.Tensor, ...]:
     return torch.randint(0, 16, (batch, new)), torch.ones(batch, past + new, dtype=torch.int64), *cache
 
 
-def exported(mask: Mask) -> tuple[OneLayer, onnx_fx_export.ONNXProgram, bool]:
-    model, kept = OneLayer(mask).eval(), {0: "batch", 2: "past"}
+def exported(mask: Mask, model: OneLayer | None = None) -> tuple[OneLayer, onnx_fx_export.ONNXProgram, bool]:
+    model, kept = (model or OneLayer(mask)).eval(), {0: "batch", 2: "past"}
     shapes = ({0: "batch", 1: "new"}, {0: "batch", 1: "total"}, kept, kept)
     program = onnx_fx_export.export(
         model, call(2, 5, 3), dynamic_shapes=shapes, opset_version=23, target="onnxruntime",
@@ -100,6 +100,38 @@ def test_other_masks_stay(name):
     torch.testing.assert_close(program(*arguments)[0], model(*arguments)[0], rtol=1e-4, atol=1e-5)
 
 
+class ReadScores(OneLayer):
+    """The same, spelled out; what it returns may also depend on the scores themselves."""
+
+    def __init__(self, *, gated: bool) -> None:
+        super().__init__(CAUSAL["no later than the query"])
+        self.gated = gated
+
+    def forward(self, input_ids, attention_mask, key, value):
+        heads = self.project(self.embedding(input_ids)).unflatten(-1, (3, HEADS, WIDTH)).permute(2, 0, 3, 1, 4)
+        query, new_key, new_value = heads.unbind(0)
+        keys, values = torch.cat([key, new_key], 2), torch.cat([value, new_value], 2)
+        queries = torch.arange(input_ids.shape[1])[:, None] + key.shape[2]
+        allowed = self.mask(queries, torch.arange(keys.shape[2]), attention_mask.bool()[:, None, None])
+        added = torch.where(allowed, 0.0, torch.finfo(torch.float32).min)
+        scores = query @ keys.transpose(2, 3) * WIDTH**-0.5 + added
+        result = torch.softmax(scores, -1) @ values
+        if self.gated:
+            result = result * torch.sigmoid(torch.logsumexp(scores, -1))[..., None]
+        return result.transpose(1, 2).flatten(2), keys, values
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_scores_that_something_else_reads_stay(gated):
+    model, program, shared = exported(CAUSAL["no later than the query"], ReadScores(gated=gated))
+
+    assert shared is not gated
+    for sizes in [(1, 0, 1), (2, 6, 1), (1, 7, 4)]:
+        arguments = call(*sizes)
+        for found, wanted in zip(program(*arguments), model(*arguments), strict=True):
+            torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> tuple[torch.nn.Module, Path]:
     """A model with rotary embeddings, a window and grouped heads, as GenAI wants it."""
@@ -114,6 +146,23 @@ def test_rotary_embeddings_and_products_go_into_the_operator(folder):
     assert types.count("GroupQueryAttention") == 2
     assert "RotaryEmbedding" not in types
     assert types.count("MatMul") == 2 * 5 + 1
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int4"])
+@pytest.mark.parametrize("bias", [False, True])
+def test_products_whose_heads_are_normalized_are_one_that_is_split(bias, precision, tmp_path):
+    pytest.importorskip("onnxruntime_genai", reason="the engine of this test is an optional package")
+    model = language_model("qwen3", attention_bias=bias)
+    for weight in model.parameters():
+        if weight.dim() == 1:  # those that are alike would be one weight
+            weight.data.normal_(1, 0.1)
+    path = export_folder(model, tmp_path / "out", precision).path
+    graph = onnx.load(path / "model.onnx", load_external_data=False).graph
+    types = [node.op_type for node in graph.node]
+
+    assert types.count("GroupQueryAttention") == types.count("Split") == 2
+    assert types.count("MatMul") + types.count("MatMulNBits") == 2 * 5 + 1
+    assert sum(value.name.startswith("widths_") for value in graph.initializer) == 1
 
 
 def test_weights_that_were_joined_are_stored_once(folder):

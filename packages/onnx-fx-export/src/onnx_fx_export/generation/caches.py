@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 import onnx_ir as ir
@@ -17,6 +18,7 @@ __all__ = [
     "LayerCache",
     "as_dynamic",
     "check_windows",
+    "empty_layers",
     "kept_by",
     "layers_of",
     "past_of",
@@ -69,7 +71,7 @@ def layers_of(model: Any, cache: Any) -> list[LayerCache]:
             "only a DynamicCache is supported."
         )
     for number, layer in enumerate(cache.layers):
-        if type(layer) not in kinds:
+        if type(layer) not in kinds and not _is_empty(layer):
             raise InvalidArgumentError(
                 f"{name} cannot be written as a folder for generation: layer {number} of its cache is "
                 f"{type(layer).__name__}, and so far only keys and values are supported ({kinds[0].__name__}, "
@@ -77,8 +79,29 @@ def layers_of(model: Any, cache: Any) -> list[LayerCache]:
             )
     return [
         LayerCache(_heads(layer.keys), _heads(layer.values), getattr(layer, "sliding_window", None))
-        for layer in cache.layers
+        for layer in _holding(cache)
     ]
+
+
+def _holding(cache: Any) -> list[Any]:
+    """Return the layers of a cache that hold something."""
+    return [layer for layer in cache.layers if not _is_empty(layer)]
+
+
+def _is_empty(layer: Any) -> bool:
+    if isinstance(layer, getattr(transformers().cache_utils, "DummyLayer", ())):
+        return True
+    return getattr(layer, "is_initialized", True) is False
+
+
+def empty_layers(cache: Any) -> tuple[int, ...]:
+    """Return the places of layers that keep nothing, as those do that read what another layer keeps (Gemma 3n).
+
+    Args:
+        cache: A cache that has read at least one token. Decoders without their encoder have one that may be made for
+            the layers of both.
+    """
+    return tuple(place for place, layer in enumerate(cache.layers) if _is_empty(layer))
 
 
 def _heads(x: torch.Tensor) -> tuple[int, int]:
@@ -95,17 +118,24 @@ def past_of(layers: list[LayerCache], batch: int, length: int, dtype: torch.dtyp
     return [{"key": past(layer.key), "value": past(layer.value)} for layer in layers]
 
 
-def as_dynamic(cache: Cache) -> Any:
+def as_dynamic(cache: Cache, empty: Iterable[int] = ()) -> Any:
     """Return keys and values as a cache of transformers.
 
     Without the model's configuration no layer forgets: the masks alone tell how far a sliding window sees.
+
+    Args:
+        cache: Keys and values of the layers that keep some.
+        empty: The places of those that do not, in ascending order.
     """
-    return transformers().DynamicCache([(layer["key"], layer["value"]) for layer in cache])
+    result = transformers().DynamicCache([(layer["key"], layer["value"]) for layer in cache])
+    for place in empty:
+        result.layers.insert(place, transformers().cache_utils.DummyLayer())
+    return result
 
 
 def kept_by(cache: Any) -> Cache:
-    """Return the keys and values of a cache of transformers."""
-    return [{"key": layer.keys, "value": layer.values} for layer in cache.layers]
+    """Return the keys and values of a cache of transformers, of layers that keep some."""
+    return [{"key": layer.keys, "value": layer.values} for layer in _holding(cache)]
 
 
 def check_windows(model: Any, layers: list[LayerCache], length: int) -> None:

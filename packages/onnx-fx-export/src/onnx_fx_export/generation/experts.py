@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from onnx_fx_export.generation.experts_operator import Gate
-from onnx_fx_export.generation.experts_operator import experts as experts_operator
 from onnx_fx_export.generation.groups import GroupNumbers, GroupScales, group_size
+from onnx_fx_export.generation.operators.experts import Gate
+from onnx_fx_export.generation.operators.experts import experts as experts_operator
 from onnxops_decomp.exporting import RowConversion, converted_rows
 
 __all__ = ["SCALES", "JoinedExperts", "hold_experts", "joined_experts", "rounded_experts"]

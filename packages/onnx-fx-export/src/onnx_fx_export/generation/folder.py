@@ -20,11 +20,13 @@ from onnx_fx_export.generation.adapters import Adapters, adapters_of, without_wr
 from onnx_fx_export.generation.caches import check_windows, sliding_window
 from onnx_fx_export.generation.config import CONFIG_FILE, first_context, unapplied_settings
 from onnx_fx_export.generation.experts import joined_experts
-from onnx_fx_export.generation.experts_operator import TRANSLATIONS as OF_EXPERTS
 from onnx_fx_export.generation.frequencies import settled_frequencies
 from onnx_fx_export.generation.kinds import Kind, Part, kind_of
-from onnx_fx_export.generation.last_token import TRANSLATIONS as OF_LAST_TOKENS
 from onnx_fx_export.generation.loading import loaded
+from onnx_fx_export.generation.operators.delta_rules import TRANSLATIONS as OF_DELTA_RULES
+from onnx_fx_export.generation.operators.delta_rules import delta_rules_as_operators
+from onnx_fx_export.generation.operators.experts import TRANSLATIONS as OF_EXPERTS
+from onnx_fx_export.generation.operators.last_token import TRANSLATIONS as OF_LAST_TOKENS
 from onnx_fx_export.generation.quantization import BITS, Quantization, quantized, quantized_error
 from onnx_fx_export.generation.requirements import genai, onnxruntime
 from onnx_fx_export.generation.shared_weights import save_together
@@ -43,6 +45,11 @@ _RIGHT_PADDING = (
     "where the padding counts as part of them. Generate batches of prompts of equal length, or use "
     "engine='onnxruntime', which pads on the left."
 )
+_READS_PADDING = (
+    "{0} counts padding before a prompt as part of the text, in its own generate, too: generate batches of prompts of "
+    "equal length."
+)
+_SENSES = "{0} also reads {1}, which so far its folder has no graph for: it is written as a model that reads {2} alone."
 _OTHER_FREQUENCIES = (
     "For texts of more than {0} tokens this model uses other position frequencies, from the first token on, and a "
     "cache filled by fewer tokens does not hold them: the folder takes at most {0} tokens."
@@ -50,6 +57,10 @@ _OTHER_FREQUENCIES = (
 _UNAPPLIED = (
     "The generation_config of the model sets {0}, which engine={1!r} does not apply: what follows a prompt may differ "
     "from the model's own generate, which is compared without such settings."
+)
+_ENDS_AT_PADDING = (
+    "The generation_config of the model has no eos_token_id, and ONNX Runtime GenAI ends a text at the padding token "
+    "then, which is {0}: set the token that ends a text, or use engine='onnxruntime', which goes on."
 )
 _PRECISIONS = ("fp32", "fp16", "int8", "int4")
 _ENGINES = ("genai", "onnxruntime")
@@ -97,7 +108,8 @@ def export_folder(
     A model with an encoder, for text (T5, BART, Marian) or sounds (Whisper), has a graph for that, too, which computes
     once what the decoder attends to. One that sees (LLaVA, Gemma 3, Qwen3-VL) has a graph for images and one for
     embeddings. One whose layers keep states of one size (Mamba, Jamba, Qwen3-Next) reads a token at each step; where
-    its code for prompts works in chunks, as that of Mamba 2 does, it has a graph for prompts, too. The folder holds the
+    its code for prompts works in chunks, as that of Mamba 2 does, or an operator stands for it, as for that of
+    Qwen3-Next, it has a graph for prompts, too. The folder holds the
     model files, their weights, ``genai_config.json`` with the settings of the model's generation, and the files of the
     tokenizer. What several graphs read, such as an embedding, is stored once.
 
@@ -261,7 +273,8 @@ class _Request:
     def _exported(self, part: Part) -> ONNXProgram:
         if self.stream:
             self.stream.put_stand_ins()
-        with own_bounds(), settled_frequencies(part.module, self.kind.context_length()):
+        by_operators = delta_rules_as_operators(part.module) if part.section else contextlib.nullcontext()
+        with own_bounds(), settled_frequencies(part.module, self.kind.context_length()), by_operators:
             program = export(
                 part.module,
                 part.args,
@@ -270,7 +283,7 @@ class _Request:
                 opset_version=_OPSET,
                 target="onnxruntime",
                 widen_bfloat16=True,
-                custom_translation_table={**OF_EXPERTS, **OF_LAST_TOKENS},
+                custom_translation_table={**OF_EXPERTS, **OF_LAST_TOKENS, **OF_DELTA_RULES},
                 strategy=None if part.section is None else "non-strict",
             )
         if part.reads_steps:
@@ -293,6 +306,10 @@ def _write(request: _Request, folder: Path, stages: _Stages) -> int:
     if request.adapters.names:
         parts = [part for part in parts if not config["model"].pop(part.section, None)]
     _warn(kind, request.engine)
+    if request.engine == "genai" and not kind.stop:
+        warn_user(_ENDS_AT_PADDING.format(kind.pad))
+        kind.stop = [kind.pad]
+        config["model"]["eos_token_id"] = kind.pad
     if request.adapters.names and len(parts) > 1:
         raise InvalidArgumentError(
             f"{type(kind.model).__name__} has several graphs, and adapter files belong to one graph: merge the "
@@ -326,6 +343,13 @@ def _write(request: _Request, folder: Path, stages: _Stages) -> int:
 
 def _warn(kind: Kind, engine: str) -> None:
     """Warn of what an engine does otherwise than the model."""
+    name = type(kind.model).__name__
+    if kind.reads_padding:
+        warn_user(_READS_PADDING.format(name))
+    others = {"get_image_features": "images", "get_audio_features": "sounds"}
+    missing = [what for method, what in others.items() if hasattr(kind.model, method) and what not in kind.reads]
+    if missing:
+        warn_user(_SENSES.format(name, " and ".join(missing), " and ".join(kind.reads)))
     if first := first_context(kind.model):
         warn_user(_OTHER_FREQUENCIES.format(first))
     if ignored := unapplied_settings(kind.model, engine):
@@ -353,7 +377,7 @@ def _share_caches(program: ONNXProgram, kind: Kind, *, forget: bool) -> bool:
     """Let the cache grow in place where the masks allow it; warn where padding would be read then."""
     length = kind.context_length()
     shares = share_caches(program.model, "input_ids", "attention_mask", length, forget=forget)
-    if not shares and kind.counts_padding(length):
+    if kind.moved_by_padding if shares else kind.counts_padding(length):
         warn_user(_RIGHT_PADDING)
     return shares
 

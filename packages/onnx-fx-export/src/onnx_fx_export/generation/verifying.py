@@ -15,7 +15,6 @@ import torch
 
 from onnx_fx_export.errors import VerificationError
 from onnx_fx_export.generation.adapters import active_adapter
-from onnx_fx_export.generation.config import stop_tokens
 from onnx_fx_export.generation.engines import engine_of
 from onnx_fx_export.generation.generator import Generator, Tokens
 from onnx_fx_export.generation.kinds import Batch, Kind
@@ -71,7 +70,7 @@ def verify_folder(
     generator, most = Generator(folder), kind.context_length()
     run = engine_of(engine, folder, generator)
     batch = tuple(min(length, most - 1) for length in _PADDED)
-    if engine == "genai" and not generator.pads_behind and kind.counts_padding(max(batch) + _NEW):
+    if kind.reads_padding or (engine == "genai" and _moves(kind, max(batch) + _NEW, behind=generator.pads_behind)):
         batch = (max(batch),) * len(batch)
     alone: list[tuple[int, ...]] = [(length,) for length in _LENGTHS if length < most]
     alone += [lengths for lengths in kind.longer() if max(lengths) < most]
@@ -94,6 +93,17 @@ def verify_folder(
                 ties = sum(comparison.check_row(row, length, tokens) for row, length, tokens in rows)
                 result.append(dataclasses.replace(found, ties=ties))
     return result
+
+
+def _moves(kind: Kind, length: int, *, behind: bool) -> bool:
+    """Tell whether padding behind the prompts of a batch changes what follows them.
+
+    Args:
+        kind: The model.
+        length: The most tokens of a text.
+        behind: Whether attention sees none of it, windows included.
+    """
+    return kind.moved_by_padding if behind else kind.counts_padding(length)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,7 +179,7 @@ class _Comparison:
 
     def _may_follow(self, token: int, prompt: Mapping[str, npt.NDArray[Any]], before: Tokens) -> bool:
         """Tell whether rounding lets a token be the most likely one, of those that do not end the text."""
-        logits, stop = self._logits(prompt, before), stop_tokens(self.kind.model)[0]
+        logits, stop = self._logits(prompt, before), self.kind.stop
         most = self._usual(logits)
         runs = itertools.chain([logits], self._roundings(prompt, before))
         return any(np.delete(run, stop).max() - run[token] <= most for run in runs)

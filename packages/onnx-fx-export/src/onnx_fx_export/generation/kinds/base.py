@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -73,6 +74,7 @@ class Kind(abc.ABC):
         genai_type: What ONNX Runtime GenAI calls such a model, or None if it runs none.
         shares_caches: Whether keys and values may be written as a cache that grows in place.
         unit: What the lengths of prompts count.
+        reads: What its graphs read.
     """
 
     genai_type: str | None = None
@@ -80,9 +82,20 @@ class Kind(abc.ABC):
     parameters: ClassVar[set[str]]
     main_inputs: ClassVar[tuple[str, ...]]
     unit = "tokens"
+    reads: tuple[str, ...] = ("text",)
 
     def __init__(self, model: Any) -> None:
         self.model = model
+
+    @functools.cached_property
+    def stop(self) -> list[int]:
+        """The tokens that end a text; an engine may have others than the model."""
+        return stop_tokens(self.model)[0]
+
+    @property
+    def pad(self) -> int:
+        """The token that fills up a batch."""
+        return stop_tokens(self.model)[1]
 
     @property
     @abc.abstractmethod
@@ -100,6 +113,16 @@ class Kind(abc.ABC):
     def counts_padding(self, length: int) -> bool:
         """Tell whether padding between the tokens of a text of ``length`` tokens changes what follows."""
         return any(layer.window is not None and layer.window < length for layer in self.layers)
+
+    @property
+    def reads_padding(self) -> bool:
+        """Whether padding before a text changes what the model itself makes of it, whatever the mask says."""
+        return False
+
+    @property
+    def moved_by_padding(self) -> bool:
+        """Whether padding between the tokens of a text changes what the model makes of it, windows aside."""
+        return False
 
     def settings(self) -> dict[str, dict[str, Any]]:
         """Return what else an engine has to know, by the names of files."""
@@ -123,10 +146,9 @@ class Kind(abc.ABC):
 
     def generate(self, inputs: Mapping[str, torch.Tensor], new: int) -> Tokens:
         """Return what the model's own ``generate`` finds, the most likely token at each step: (``new``,), int64."""
-        stop, pad = stop_tokens(self.model)
         settings = transformers().GenerationConfig(
-            do_sample=False, max_new_tokens=new, min_new_tokens=new, eos_token_id=stop or None, pad_token_id=pad,
-            use_cache=True,
+            do_sample=False, max_new_tokens=new, min_new_tokens=new, eos_token_id=self.stop or None,
+            pad_token_id=self.pad, use_cache=True,
         )  # fmt: skip
         with torch.no_grad(), _plain_search(self.model):
             result = self._search(dict(inputs), settings)
@@ -156,8 +178,7 @@ class Kind(abc.ABC):
 
     def special(self) -> list[int]:
         """Return the tokens that mean something to an engine."""
-        stop, pad = stop_tokens(self.model)
-        return [*stop, pad]
+        return [*self.stop, self.pad]
 
     def context_length(self) -> int:
         """Return the most tokens that a sequence may have."""

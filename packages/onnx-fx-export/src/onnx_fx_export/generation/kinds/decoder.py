@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from onnx_fx_export.generation.caches import Cache, LayerCache, as_dynamic, kept_by, layers_of, past_of
-from onnx_fx_export.generation.config import MODEL_FILE, decoder_config, genai_config, stop_tokens
+from onnx_fx_export.generation.caches import Cache, LayerCache, as_dynamic, empty_layers, kept_by, layers_of, past_of
+from onnx_fx_export.generation.config import MODEL_FILE, decoder_config, genai_config
 from onnx_fx_export.generation.kinds.base import Batch, Kind, Part, Tokens
-from onnx_fx_export.generation.last_token import reading_last
+from onnx_fx_export.generation.operators.last_token import reading_last
 from onnxops_decomp.exporting import cache_argument
 
 __all__ = ["CachedGraph", "Decoder"]
@@ -35,28 +35,51 @@ class Decoder(Kind):
     @functools.cached_property
     def layers(self) -> list[LayerCache]:
         """Keys and values, as one token leaves them."""
+        return layers_of(self.model, self._cache)
+
+    @property
+    def _empty(self) -> tuple[int, ...]:
+        """The places of layers that keep nothing."""
+        return empty_layers(self._cache)
+
+    @functools.cached_property
+    def _cache(self) -> Any:
+        """The cache of the model itself, as one token leaves it."""
         with torch.no_grad():
             token = torch.zeros(1, 1, dtype=torch.int64)
             mask = torch.ones_like(token)
             result = self.model(input_ids=token, attention_mask=mask, use_cache=True, return_dict=True)
-        return layers_of(self.model, getattr(result, cache_argument(self.model) or "", None))
+        return getattr(result, cache_argument(self.model) or "", None)
 
     def counts_padding(self, length: int) -> bool:
         """Tell whether padding between the tokens of a text of ``length`` tokens changes what follows."""
-        return super().counts_padding(length) or self._is_moved_by_padding
+        return super().counts_padding(length) or self.moved_by_padding
 
     @functools.cached_property
-    def _is_moved_by_padding(self) -> bool:
+    def reads_padding(self) -> bool:
+        """Whether padding before a text changes its logits: positions may be places in the cache (decoders of BART)."""
+        return not self._takes_positions and self._is_moved_by(0)
+
+    @functools.cached_property
+    def moved_by_padding(self) -> bool:
         """Whether the logits of a token change with padding before it, as by biases that count all that is kept."""
+        return self._is_moved_by(_PAST - 1)
+
+    @property
+    def _takes_positions(self) -> bool:
+        return "position_ids" in inspect.signature(self.model.forward).parameters
+
+    def _is_moved_by(self, place: int) -> bool:
+        """Tell whether the logits of the last token of a short text change with padding at a place before it."""
         (row,) = self.draw((_PAST,))
         together = torch.from_numpy(row)[None]
-        apart = torch.nn.functional.pad(together[:, :-1], (0, _NEW), value=stop_tokens(self.model)[1])
-        apart = torch.cat([apart, together[:, -1:]], 1)
+        padding = torch.full((1, _NEW), self.pad)
+        apart = torch.cat([together[:, :place], padding, together[:, place:]], 1)
         mask = torch.ones_like(apart)
-        mask[:, _PAST - 1 : -1] = 0
+        mask[:, place : place + _NEW] = 0
         inputs = {"input_ids": apart, "attention_mask": mask}
-        if "position_ids" in inspect.signature(self.model.forward).parameters:
-            inputs["position_ids"] = mask.cumsum(-1) - 1
+        if self._takes_positions:
+            inputs["position_ids"] = (mask.cumsum(-1) - 1).clamp(min=0)
         wanted, found = self.logits({"input_ids": together})[-1], self.logits(inputs)[-1]
         rounding = _FEW_PLACES * torch.finfo(self.model.dtype).eps * wanted.abs().max()
         return bool((found - wanted).abs().max() > rounding)
@@ -73,7 +96,8 @@ class Decoder(Kind):
             [{"key": kept, "value": kept}] * len(self.layers),
         )
         args = (tokens, mask, past_of(self.layers, _BATCH, _PAST, dtype))
-        return [Part(MODEL_FILE, DecoderGraph(self.model, last_logits=last_logits), args, shapes)]
+        graph = DecoderGraph(self.model, last_logits=last_logits, empty=self._empty)
+        return [Part(MODEL_FILE, graph, args, shapes)]
 
     def config(self) -> dict[str, Any]:
         """Return ``genai_config.json``."""
@@ -85,7 +109,7 @@ class Decoder(Kind):
 
     def padded(self, rows: list[Tokens]) -> Batch:
         """Return prompts as a batch, padded on the left."""
-        lengths, pad = tuple(map(len, rows)), stop_tokens(self.model)[1]
+        lengths, pad = tuple(map(len, rows)), self.pad
         longest = max(lengths)
         tokens = np.stack([np.pad(row, (longest - len(row), 0), constant_values=pad) for row in rows])
         mask = np.stack([np.pad(np.ones_like(row), (longest - len(row), 0)) for row in rows])
@@ -107,14 +131,16 @@ class CachedGraph(torch.nn.Module):
     Args:
         model: A model of transformers with a language model head.
         last_logits: Whether logits are computed for the last token of each row alone.
+        empty: The places of layers that keep nothing.
     """
 
-    def __init__(self, model: Any, *, last_logits: bool) -> None:
+    def __init__(self, model: Any, *, last_logits: bool, empty: tuple[int, ...]) -> None:
         super().__init__()
         self.model = model
         self._cache_name = cache_argument(model) or ""
         self._takes_positions = "position_ids" in inspect.signature(model.forward).parameters
         self._head = model.get_output_embeddings() if last_logits else None
+        self._empty = empty
 
     def read(
         self, new: int, attention_mask: torch.Tensor, past_key_values: Cache, **given: torch.Tensor
@@ -130,7 +156,7 @@ class CachedGraph(torch.nn.Module):
         Returns:
             ``logits`` (B, S or 1, vocabulary) and ``present``, of the form of ``past_key_values``.
         """
-        cache = {self._cache_name: as_dynamic(past_key_values)}
+        cache = {self._cache_name: as_dynamic(past_key_values, self._empty)}
         if self._takes_positions and "position_ids" not in given:
             given["position_ids"] = (attention_mask.cumsum(-1) - 1).clamp(min=0)[:, -new:]
         with reading_last(self._head, attention_mask[:, -new:]):

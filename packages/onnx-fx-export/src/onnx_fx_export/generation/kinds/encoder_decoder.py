@@ -13,9 +13,9 @@ import torch
 
 from onnx_fx_export.errors import InvalidArgumentError
 from onnx_fx_export.generation.caches import Cache, LayerCache, as_dynamic, kept_by, layers_of, past_of
-from onnx_fx_export.generation.config import CROSS_NAMES, decoder_config, genai_config, graph_config, stop_tokens
+from onnx_fx_export.generation.config import CROSS_NAMES, decoder_config, genai_config, graph_config
 from onnx_fx_export.generation.kinds.base import Batch, Kind, Part, Tokens
-from onnx_fx_export.generation.last_token import reading_last
+from onnx_fx_export.generation.operators.last_token import reading_last
 from onnx_fx_export.generation.requirements import transformers
 from onnxops_decomp.exporting import cache_argument
 
@@ -43,7 +43,7 @@ class EncoderDecoder(Kind):
     def __init__(self, model: Any) -> None:
         super().__init__(model)
         self.hears = model.main_input_name == _AUDIO
-        self.unit = "frames" if self.hears else "tokens"
+        self.unit, self.reads = ("frames", ("sounds",)) if self.hears else ("tokens", ("text",))
         is_whisper = model.config.model_type == "whisper" and model.config.max_source_positions == _GENAI_POSITIONS
         self.genai_type = "whisper" if is_whisper else None
         if self.hears and not hasattr(model.config, "max_source_positions"):
@@ -163,7 +163,7 @@ class EncoderDecoder(Kind):
         """Return random prompts, padded on the right as encoders are used to; sounds have one length."""
         if self.hears:
             return self._sounds(len(lengths))
-        rows, longest, pad = self.draw(lengths), max(lengths), stop_tokens(self.model)[1]
+        rows, longest, pad = self.draw(lengths), max(lengths), self.pad
         tokens = np.stack([np.pad(row, (0, longest - len(row)), constant_values=pad) for row in rows])
         mask = np.stack([np.pad(np.ones_like(row), (0, longest - len(row))) for row in rows])
         return Batch(lengths, {"input_ids": tokens, "attention_mask": mask}, [{"input_ids": row} for row in rows])

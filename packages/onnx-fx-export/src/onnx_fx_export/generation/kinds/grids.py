@@ -27,7 +27,10 @@ _IMAGES, _GRIDS, _TYPES, _POSITIONS = "pixel_values", "image_grid_thw", "mm_toke
 _ADDED = "deepstack_features"
 _SEVERAL = 10
 # What ONNX Runtime GenAI asks for beside.
-_MARKS = ("image_token_id", "video_token_id", "vision_start_token_id")
+_MARKS = ("image_token_id", "video_token_id")
+# The token before those of an image, and what models call it.
+_START = "vision_start_token_id"
+_STARTS = (_START, "image_start_token_id")
 _OF_VIDEOS = ("tokens_per_second", "window_size")
 _ROUNDING = {torch.float32: 1e-3, torch.float16: 3e-2}
 
@@ -37,6 +40,21 @@ class GridVisionLanguage(VisionLanguage):
 
     genai_type: str | None = "qwen2_5_vl"
     parameters: ClassVar = VisionLanguage.parameters | {_GRIDS, _TYPES, _POSITIONS}
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model)
+        if self._start is None:
+            self.genai_type = None
+
+    @property
+    def _start(self) -> int | None:
+        """The token before the tokens of an image, by which ONNX Runtime GenAI finds them."""
+        given = (getattr(self.model.config, name, None) for name in _STARTS)
+        return next((token for token in given if token is not None), None)
+
+    def special(self) -> list[int]:
+        """Return the tokens that mean something to an engine, or to the model."""
+        return [*super().special(), *([] if self._start is None else [self._start])]
 
     @functools.cached_property
     def _layout(self) -> PatchLayout:
@@ -90,7 +108,7 @@ class GridVisionLanguage(VisionLanguage):
         embeds = EmbeddingGraph(self.model)(tokens, features)["inputs_embeds"]
         places = Places(self._layout.merge, 1).read(types.numpy(), mask.numpy(), self._trial[_GRIDS].numpy())
         past = past_of(self.layers, 1, 0, self.model.dtype)
-        graph = PlacedDecoderGraph(self.model, last_logits=False)
+        graph = PlacedDecoderGraph(self.model, last_logits=False, empty=self._empty)
         result = graph(embeds, mask, torch.from_numpy(places), past)["logits"]
         assert isinstance(result, torch.Tensor)
         return features, result
@@ -120,7 +138,8 @@ class GridVisionLanguage(VisionLanguage):
             (embeds, mask, positions, past),
             (text, total, {axis + 1: name for axis, name in text.items()}, kept),
         )
-        return Part(decoder.file, PlacedDecoderGraph(self.model, last_logits=last_logits), args, shapes)
+        graph = PlacedDecoderGraph(self.model, last_logits=last_logits, empty=self._empty)
+        return Part(decoder.file, graph, args, shapes)
 
     def config(self) -> dict[str, Any]:
         """Return ``genai_config.json``."""
@@ -131,6 +150,7 @@ class GridVisionLanguage(VisionLanguage):
         config["model"] |= {
             "type": self.genai_type,
             **{name: getattr(own, name) for name in _MARKS if hasattr(own, name)},
+            _START: self._start,
         }
         vision = config["model"]["vision"]
         vision["inputs"][_GRIDS] = _GRIDS
@@ -167,8 +187,7 @@ class GridVisionLanguage(VisionLanguage):
 
     def _with_images(self, text: Tokens, grids: list[list[int]]) -> Tokens:
         """Return a text with the tokens of images behind its first ones, each image behind its mark."""
-        start, pieces = getattr(self.model.config, _MARKS[2], None), []
-        mark = [] if start is None else [start]
+        mark, pieces = [] if self._start is None else [self._start], []
         for token, grid in zip(text, grids, strict=False):
             pieces += [token, *mark, *[self._image_token] * (math.prod(grid) // self._layout.merge**2)]
         return np.array([*pieces, *text[len(grids) :]])

@@ -14,7 +14,8 @@ from onnx_fx_export.generation.caches import Cache, LayerCache
 from onnx_fx_export.generation.config import MODEL_FILE, STATE_NAMES, genai_config
 from onnx_fx_export.generation.kinds.base import Part
 from onnx_fx_export.generation.kinds.decoder import Decoder
-from onnx_fx_export.generation.last_token import reading_last
+from onnx_fx_export.generation.operators.delta_rules import has_delta_rules
+from onnx_fx_export.generation.operators.last_token import reading_last
 from onnx_fx_export.generation.requirements import transformers
 from onnxops_decomp.exporting import cache_argument
 
@@ -23,7 +24,7 @@ __all__ = ["Recurrent"]
 _BATCH, _PAST, _READ = 2, 5, 3
 PROMPT_FILE = "prompt.onnx"
 _CHUNK_KEYS = ("chunk_size", "mamba_chunk_size")
-# For models that keep nothing but what a convolution reads.
+# For models that keep nothing but what a convolution reads, or whose chunks an operator stands for.
 _ANY_CHUNK = 16
 # Of an example, and the fewest that a capture is sure of.
 _CHUNKS, _FEWEST = 3, 2
@@ -39,7 +40,8 @@ class Recurrent(Decoder):
 
     Those that read prompts in chunks have a graph for prompts beside it. Their code fills up the last chunk, which no
     graph can do for all lengths: the graph takes whole chunks, with the padding before the prompt, where it changes
-    nothing. Other models, and those whose code for prompts cannot be captured, read prompts token by token, too.
+    nothing. Gated delta rules are left to an operator of ONNX Runtime. Other models, and those whose code for prompts
+    cannot be captured, read prompts token by token, too.
     """
 
     genai_type = None
@@ -73,10 +75,11 @@ class Recurrent(Decoder):
         """Nothing that an engine would grow in place."""
         return []
 
-    @property
+    @functools.cached_property
     def _chunk(self) -> int:
         """How many tokens a chunk has, or 0 if the model reads prompts in another way."""
-        if not any(name.startswith("recurrent") for layer in self._states for name in layer):
+        recurrent = any(name.startswith("recurrent") for layer in self._states for name in layer)
+        if not recurrent or has_delta_rules(self.model):
             return _ANY_CHUNK
         config = self.model.config.get_text_config(decoder=True)
         return int(next((size for key in _CHUNK_KEYS if (size := getattr(config, key, None))), 0))

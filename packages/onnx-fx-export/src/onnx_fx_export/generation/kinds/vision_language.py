@@ -31,10 +31,14 @@ class VisionLanguage(Decoder):
     shares_caches = False
     parameters: ClassVar = {"input_ids", _IMAGES, "inputs_embeds", "attention_mask"}
     main_inputs: ClassVar = ("input_ids", _IMAGES)
+    reads: tuple[str, ...] = ("text", "images")
 
     def __init__(self, model: Any) -> None:
         super().__init__(model)
-        self._image_token = int(model.config.image_token_id)
+        token = getattr(model.config, _MARKS[0], None)
+        if not isinstance(token, int):
+            raise self._refused(f"its config.{_MARKS[0]}, the token that stands for images, is {token!r}")
+        self._image_token = token
         self._takes_types = _TYPES in inspect.signature(model.forward).parameters
 
     @functools.cached_property
@@ -89,7 +93,7 @@ class VisionLanguage(Decoder):
         _, mask, past = decoder.args
         text, total, kept = decoder.dynamic_shapes
         types = (torch.zeros_like(mask), total) if self._takes_types else (None, None)
-        graph = EmbeddedDecoderGraph(self.model, last_logits=last_logits)
+        graph = EmbeddedDecoderGraph(self.model, last_logits=last_logits, empty=self._empty)
         return Part(decoder.file, graph, (embeds, mask, types[0], past), (text, total, types[1], kept))
 
     def config(self) -> dict[str, Any]:

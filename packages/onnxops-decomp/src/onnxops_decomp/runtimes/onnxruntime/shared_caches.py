@@ -22,7 +22,7 @@ from onnxops_decomp.passes.matching import (
     sweep,
 )
 from onnxops_decomp.runtimes.onnxruntime.domain import DOMAIN, DTYPES, VERSION
-from onnxops_decomp.runtimes.onnxruntime.packed_products import packed_products
+from onnxops_decomp.runtimes.onnxruntime.packed_products import packed_products, split_products
 from onnxops_decomp.runtimes.onnxruntime.position_tables import at_positions, by_head
 from onnxops_decomp.runtimes.onnxruntime.spelled_attention import Attention, read_attention
 
@@ -154,6 +154,8 @@ def share_caches(model: ir.Model, tokens: str, mask: str, length: int, *, forget
         return False
     if not all(_is_free(cache, plans) for cache in caches):
         return False
+    if not all(_leads_to(join.outputs[0], plan.attention.node) for plan in plans for join in plan.joins):
+        return False
     rewriting = _Rewriting(graph, inputs, length)
     for plan in plans:
         rewriting.write(plan)
@@ -170,6 +172,23 @@ def _is_free(cache: ir.Value, plans: list[_Plan]) -> bool:
     return len(joins) == 1 and all(
         node.op_type == "Shape" and node.domain == "" and _one_size(node) in (0, 2) for node in others
     )
+
+
+def _leads_to(value: ir.Value, node: ir.Node) -> bool:
+    """Tell whether all that is computed of keys or values goes into an attention alone.
+
+    What grows in place is longer than its tokens: whoever else reads it, or the scores, would read what is no token.
+    """
+    pending, seen = [usage.node for usage in value.uses()], {node}
+    while pending:
+        user = pending.pop()
+        if user in seen:
+            continue
+        if any(output.is_graph_output() for output in user.outputs):
+            return False
+        seen.add(user)
+        pending.extend(usage.node for output in user.outputs for usage in output.uses())
+    return True
 
 
 def _one_size(node: ir.Node) -> int | None:
@@ -331,6 +350,8 @@ class _Rewriting:
         for each in old:
             if each is not None:
                 sweep(each)
+        if packed is None:
+            split_products(self._graph, flat)
 
     def _bias(self, plan: _Plan) -> ir.Value | None:
         """Return what is added to the scores, (1, N, S, P + S), or None for nothing."""
