@@ -57,6 +57,7 @@ from onnxops_decomp.exporting import is_generated_code
 
 __all__ = [
     "ACCESS",
+    "FakeTensor",
     "FloorDiv",
     "SymNode",
     "TorchDispatchMode",

@@ -67,6 +67,10 @@ def capture(request: CaptureRequest) -> CapturedProgram:
         if larger is not None:
             return larger
         raise located from first.__cause__
+    if first.fixed_a_size and not enlarge:
+        larger = _of_larger_example(request)
+        if larger is not None:
+            return larger
     if enlarge:
         raise CaptureError(f"{first}\n{_ENLARGED}") from first.__cause__
     raise first

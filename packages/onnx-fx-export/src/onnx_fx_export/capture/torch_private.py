@@ -76,6 +76,7 @@ def shared_memory_formats() -> contextlib.AbstractContextManager[None]:
     """Find the memory format of tensors of the same sizes and strides once (``_extract_tensor_metadata`` of make_fx).
 
     Each question about symbolic strides is one about products of sizes, and those of a graph take a tenth of a capture.
+    Nothing that is computed depends on the answers, so that they are no conditions on sizes (``suppress_guards``).
     """
     formats: dict[Any, torch.memory_format | None] = {}
 
@@ -83,7 +84,10 @@ def shared_memory_formats() -> contextlib.AbstractContextManager[None]:
         found = _extract_tensor_metadata(result, include_contiguity=False)
         key = (result.layout, tuple(map(_as_key, found.shape)), tuple(map(_as_key, found.stride)))
         if key not in formats:
-            formats[key] = _extract_tensor_metadata(result).memory_format
+            sizes: list[Any] = [size for size in found.shape if isinstance(size, torch.SymInt)]
+            env = getattr(sizes[0].node, "shape_env", None) if sizes else None
+            with contextlib.nullcontext() if env is None else env.suppress_guards():
+                formats[key] = _extract_tensor_metadata(result).memory_format
         return found._replace(memory_format=formats[key])
 
     return replaced([(proxy_tensor, "_extract_tensor_metadata", extract)])
