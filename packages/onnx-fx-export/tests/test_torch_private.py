@@ -31,6 +31,7 @@ from onnx_fx_export.torch_private import (
     answer_for_many,
     causal_mask_detection,
     dimension_facts,
+    equating_operators,
     exported,
     fake_beside,
     fake_like,
@@ -42,6 +43,7 @@ from onnx_fx_export.torch_private import (
     number_symbols_from,
     recorded_apart,
     scan,
+    specializations,
     undecided_condition,
     whole_bounds,
 )
@@ -452,3 +454,14 @@ def test_a_constant_gets_a_stand_in_beside_others() -> None:
     (own,) = program.graph.find_nodes(op="placeholder")
     assert fake.shape == (3, 4)
     assert fake.fake_mode is own.meta["val"].fake_mode
+
+
+def test_equations_are_noted_one_listener_inside_the_other() -> None:
+    class Fixed(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.reshape(2, 3) + 1
+
+    with specializations() as lines, equating_operators() as operators, contextlib.suppress(Exception):
+        torch.export.export(Fixed(), (torch.ones(6),), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
+    assert any("x.reshape(2, 3)" in line for line in lines)
+    assert operators

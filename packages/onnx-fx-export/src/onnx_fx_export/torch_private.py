@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import functools
 import importlib
 import inspect
@@ -484,19 +485,32 @@ def equating_operators() -> Iterator[dict[torch._ops.OpOverload, None]]:
         yield found
 
 
-def _noted_equations(note: Callable[[str], None]) -> AbstractContextManager[None]:
-    """Tell of the equations that ``torch.fx.experimental.symbolic_shapes`` logs when it takes one for granted."""
-    logger = logging.getLogger("torch.fx.experimental.symbolic_shapes")
+_LISTENERS: contextvars.ContextVar[tuple[Callable[[str], None], ...]] = contextvars.ContextVar("listeners", default=())
+
+
+@contextlib.contextmanager
+def _noted_equations(note: Callable[[str], None]) -> Iterator[None]:
+    """Tell of the equations that ``torch.fx.experimental.symbolic_shapes`` logs when it takes one for granted.
+
+    Several may listen, one inside the other; the outermost one is what hears the logger.
+    """
+    logger, outer = logging.getLogger("torch.fx.experimental.symbolic_shapes"), _LISTENERS.get()
     enabled, handle = logger.isEnabledFor, logger.handle
 
     def listen(record: logging.LogRecord) -> None:
         equation = re.match(r"eval (Eq\(.*\)) \[", record.getMessage())
-        if equation is not None:
-            note(equation[1])
+        for listener in _LISTENERS.get() if equation is not None else ():
+            listener(equation[1])  # type: ignore[index]
         if enabled(record.levelno):
             handle(record)
 
-    return replaced([(logger, "isEnabledFor", lambda level: level >= logging.INFO), (logger, "handle", listen)])
+    places = [(logger, "isEnabledFor", lambda level: level >= logging.INFO), (logger, "handle", listen)]
+    token = _LISTENERS.set((*outer, note))
+    try:
+        with replaced([] if outer else places):
+            yield
+    finally:
+        _LISTENERS.reset(token)
 
 
 def causal_mask_detection(function: Callable[..., bool]) -> list[tuple[Any, str, Any]]:
