@@ -48,7 +48,9 @@ class Tower(nn.Module):
     def forward(self, patches: torch.Tensor, grids: torch.Tensor) -> torch.Tensor:
         places = vision_utils.get_vision_position_ids(grids, 2)
         order, bounds = vision_utils.get_vision_window_index(grids, 2, 56, 14)
-        patches = (patches + places.sum(1, keepdim=True)).reshape(patches.shape[0] // 4, 4, -1)[order].flatten(0, 1)
+        patches = (
+            (patches + places.sum(1, keepdim=True) / 16).reshape(patches.shape[0] // 4, 4, -1)[order].flatten(0, 1)
+        )
         windows = patches.split((bounds[1:] - bounds[:-1]).tolist())
         return torch.cat([(window @ window.T).softmax(-1) @ window for window in windows])
 
@@ -62,4 +64,4 @@ def test_a_tower_of_any_number_of_images() -> None:
     program = export(model, call(GRIDS[1][:2]), dynamic_shapes=({0: "patches"}, {0: "images"}))
     for grids in GRIDS:
         inputs = call(grids)
-        torch.testing.assert_close(program(*inputs), model(*inputs))
+        torch.testing.assert_close(program(*inputs), model(*inputs), rtol=1e-4, atol=1e-4)

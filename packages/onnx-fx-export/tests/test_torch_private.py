@@ -16,6 +16,7 @@ from torch.utils._traceback import CapturedTraceback
 from torch_names import found, private_names
 
 import onnx_fx_export
+from onnx_fx_export.capture.equations import equating_operators, specializations
 from onnx_fx_export.capture.torch_private import (
     code_written_late,
     replaced_kernels,
@@ -31,7 +32,6 @@ from onnx_fx_export.torch_private import (
     answer_for_many,
     causal_mask_detection,
     dimension_facts,
-    equating_operators,
     exported,
     fake_beside,
     fake_like,
@@ -43,7 +43,6 @@ from onnx_fx_export.torch_private import (
     number_symbols_from,
     recorded_apart,
     scan,
-    specializations,
     undecided_condition,
     whole_bounds,
 )
