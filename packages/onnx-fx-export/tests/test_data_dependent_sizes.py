@@ -80,22 +80,3 @@ def test_sizes_follow_the_data(function: Callable, opset: int) -> None:
     program = export(function, (torch.randn(4, 3),), dynamic_shapes={"x": {0: "n", 1: "m"}}, opset_version=opset)
     for x in (torch.randn(4, 3), torch.randn(7, 5), torch.ones(2, 3), torch.randn(3, 6) - 1):
         torch.testing.assert_close(program(x), function(x), check_stride=False)
-
-
-class Starts(torch.nn.Module):
-    """Adds to each row where its piece starts; how many rows there are is what the lengths sum to."""
-
-    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        starts = torch.nn.functional.pad(lengths.cumsum(0)[:-1], (1, 0))
-        return x + torch.repeat_interleave(starts, lengths)[:, None]
-
-
-@pytest.mark.parametrize("example", [[3, 4], [2, 3, 1]])
-def test_how_torch_notes_the_layout_of_tensors_leaves_out_no_sizes(example: list[int]) -> None:
-    model = Starts()
-    program = export(
-        model, (torch.randn(sum(example), 4), torch.tensor(example)), dynamic_shapes=({0: "rows"}, {0: "pieces"})
-    )
-    for lengths in ([3, 4], [5], [1, 2, 3]):
-        call = torch.randn(sum(lengths), 4), torch.tensor(lengths)
-        torch.testing.assert_close(program(*call), model(*call))

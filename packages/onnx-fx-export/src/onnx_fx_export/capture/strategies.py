@@ -6,6 +6,7 @@ is refused for the reason of the first.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -19,6 +20,7 @@ from onnx_fx_export.capture.open_sizes import compare_open, record_open
 from onnx_fx_export.capture.request import CaptureRequest
 from onnx_fx_export.capture.size_loops import has_loops, scanned_loops
 from onnx_fx_export.capture.torch_export import Recorded, Run, record
+from onnx_fx_export.capture.torch_private import formats_without_conditions
 from onnx_fx_export.capture.transforms import has_transforms, without_further_gradients
 from onnx_fx_export.capture.ways.both_ways import record_both_ways
 from onnx_fx_export.errors import CaptureError, DynamicShapeError, MutationError, OnnxExporterError
@@ -83,8 +85,11 @@ class Attempts:
     def run_open(self) -> Looped:
         """Capture with sizes kept open and the bodies of loops recorded, once for all strategies that do so."""
         if self.opened is None:
+            failure = self.failures.get(NON_STRICT.name)
+            by_data = failure is not None and undecided_condition(failure) is not None
             try:
-                self.opened = record_open(self.run)
+                with formats_without_conditions() if by_data else contextlib.nullcontext():
+                    self.opened = record_open(self.run)
             except Exception as error:
                 self.opened = error
         if isinstance(self.opened, Exception):
