@@ -45,7 +45,10 @@ def inputs_of(
     inputs = _Inputs(model, batch, length, form, generator).made()
     if not inputs:
         raise NotBuiltError(f"inputs {getattr(model, 'main_input_name', '?')} are not known")
-    return inputs, {name: _dims(name, value) for name, value in inputs.items()}
+    dims = {name: _dims(name, value) for name, value in inputs.items()}
+    # All images in one row of patches.
+    rows = [name for name in _PATCHES if name in inputs and "grid_thw" in inputs]
+    return inputs, dims | {name: {0: "patches"} for name in rows}
 
 
 class _Inputs:
@@ -120,6 +123,22 @@ class _Inputs:
     def feature_mask(self) -> torch.Tensor:
         return torch.ones(self.batch, 64, dtype=torch.int64)
 
+    def grids(self) -> torch.Tensor:
+        """Return the frames, rows and columns of images that are given as their patches, one image each."""
+        side = 2 * self.number(("spatial_merge_size", "merge_size"), 2)
+        rows = [(1, side, side * (2 if image % 2 else 1)) for image in range(self.batch)]
+        return torch.tensor(rows)
+
+    def patches(self) -> torch.Tensor:
+        """Return the patches of all images, each a row of numbers or a small image."""
+        channels = self.number(("in_channels", "num_channels", "in_chans"), 3)
+        frames, side = self.number(("temporal_patch_size",), 1), self.number(("patch_size",), 14)
+        shapes = [(channels * frames * side * side,), (channels, side, side)]
+        return self.random(int(self.grids().prod(dim=1).sum()), *shapes[self.form % 2])
+
+    def pixels(self) -> torch.Tensor:
+        return self.patches() if "grid_thw" in self.takes else self.image()
+
     def series(self, width: str = "input_size") -> torch.Tensor:
         """Return as many past values as a model of time series looks back at."""
         lags = max(getattr(self.config, "lags_sequence", None) or [0])
@@ -139,7 +158,9 @@ _MAKERS: dict[str, _Maker] = {
     "input_ids": lambda inputs: inputs.tokens(inputs.length),
     "decoder_input_ids": lambda inputs: inputs.tokens(inputs.length - 3),
     "attention_mask": _Inputs.mask,
-    "pixel_values": _Inputs.image,
+    "pixel_values": _Inputs.pixels,
+    "hidden_states": _Inputs.patches,
+    "grid_thw": _Inputs.grids,
     "prompt_pixel_values": _Inputs.image,
     "prompt_masks": _Inputs.image,
     "pixel_values_videos": _Inputs.image,
@@ -161,6 +182,8 @@ _MAKERS: dict[str, _Maker] = {
 _NEEDED = ("visual_feats", "visual_pos", "states", "actions", "rewards", "returns_to_go", "timesteps")
 
 
+# Where patches of images are, for models that take their grids besides.
+_PATCHES = ("hidden_states", "pixel_values")
 # Those whose second size is that of the text or series.
 _TEXTS = ("input_ids", "attention_mask", "states", "actions", "rewards", "returns_to_go", "timesteps")
 
@@ -168,8 +191,9 @@ _TEXTS = ("input_ids", "attention_mask", "states", "actions", "rewards", "return
 def _dims(name: str, value: torch.Tensor) -> dict[int, str]:
     if name == "decoder_input_ids":
         return {0: "batch", 1: "decoder_length"}
-    if name == "input_values" and value.dim() == 3 and value.shape[1] == 1:
-        return {0: "batch", 2: "length"}
-    if name in _TEXTS or (name == "input_values" and value.dim() == 2):
+    if name == "input_values" and (value.dim() == 2 or value.shape[1] == 1):
+        # Beside a text, sound has a length of its own.
+        return {0: "batch", value.dim() - 1: "samples"}
+    if name in _TEXTS:
         return {0: "batch", 1: "length"}
     return {0: "batch"}

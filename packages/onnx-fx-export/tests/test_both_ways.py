@@ -303,3 +303,21 @@ def test_a_branch_of_no_consequence_is_left_out(capfd: pytest.CaptureFixture[str
 def test_nothing_is_kept_that_is_not_compared() -> None:
     with pytest.raises(CaptureError, match="The model branches on the values of a tensor"):
         export(Model(returned), (torch.randn(8, 3),), dynamic_shapes=ROWS, trial_runs=False)
+
+
+class Beside(nn.Module):
+    """Decides by data, and beside that computes a size that is one for the example."""
+
+    def forward(self, x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        between = weights[:-1]
+        x = x + torch.outer(between, between).sum()
+        return x + 1 if torch.nonzero(x[:, 0]).shape[0] > 1 else x - 1
+
+
+def test_a_size_that_is_one_for_the_example_is_captured_at_larger_ones() -> None:
+    model = Beside()
+    program = export(model, (torch.randn(5, 3), torch.randn(2)), dynamic_shapes=({0: "rows"}, {0: "weights"}))
+    for x in (torch.randn(4, 3), torch.zeros(3, 3)):
+        for count in (2, 3, 6):
+            weights = torch.zeros(count)
+            torch.testing.assert_close(program(x, weights), model(x, weights))

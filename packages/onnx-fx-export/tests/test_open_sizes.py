@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
+from lengths_of_layers import steps_of_two
 from torch import nn
 from torch.export import Dim
 
@@ -221,3 +222,14 @@ def test_an_operator_of_a_library_may_find_nothing() -> None:
 
     with pytest.raises(CaptureError):
         export(Model(function), (torch.randn(8),), strategy="open-sizes")
+
+
+def test_functions_of_other_files_keep_sizes_open() -> None:
+    class Halved(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x[:, : steps_of_two(x.shape[1])] * 2
+
+    program = export(Halved(), (torch.randn(2, 8),), dynamic_shapes=({1: "length"},), strategy="open-sizes")
+    for length in (4, 9, 13):
+        x = torch.randn(2, length)
+        torch.testing.assert_close(program(x), Halved()(x))

@@ -16,6 +16,7 @@ from torch.utils._traceback import CapturedTraceback
 from torch_names import found, private_names
 
 import onnx_fx_export
+from onnx_fx_export.capture.equations import equating_operators, specializations
 from onnx_fx_export.capture.torch_private import (
     code_written_late,
     replaced_kernels,
@@ -452,3 +453,14 @@ def test_a_constant_gets_a_stand_in_beside_others() -> None:
     (own,) = program.graph.find_nodes(op="placeholder")
     assert fake.shape == (3, 4)
     assert fake.fake_mode is own.meta["val"].fake_mode
+
+
+def test_equations_are_noted_one_listener_inside_the_other() -> None:
+    class Fixed(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.reshape(2, 3) + 1
+
+    with specializations() as lines, equating_operators() as operators, contextlib.suppress(Exception):
+        torch.export.export(Fixed(), (torch.ones(6),), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
+    assert any("x.reshape(2, 3)" in line for line in lines)
+    assert operators

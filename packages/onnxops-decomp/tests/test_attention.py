@@ -36,6 +36,17 @@ def test_attention_with_fewer_key_heads(groups: int, causal: bool, opset: int) -
 
 
 @pytest.mark.parametrize("opset", OPSETS)
+@pytest.mark.parametrize("groups", [(2, 4), (4, 2), (1, 2), (4, 1)])
+def test_keys_and_values_have_different_numbers_of_heads(groups: tuple[int, int], opset: int) -> None:
+    key, value = (torch.randn(2, count, 5, 8) for count in groups)
+    check(
+        lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, m, enable_gqa=True),
+        *(torch.randn(2, 4, 3, 8), key, value, torch.rand(2, 1, 3, 5) > 0.3),
+        opset=opset,
+    )
+
+
+@pytest.mark.parametrize("opset", OPSETS)
 @pytest.mark.parametrize("shape", [(3, 5), (1, 5), (3, 1), (2, 1, 1, 5), (2, 1, 3, 5), (4, 3, 5), (1, 4, 3, 5)])
 def test_attention_with_an_additive_mask(shape: tuple[int, ...], opset: int) -> None:
     check(lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, m), *_qkv(), torch.randn(shape), opset=opset)

@@ -28,7 +28,13 @@ __all__ = [
 
 
 class CaptureError(OnnxExporterError):
-    """torch.export could not capture the model."""
+    """torch.export could not capture the model.
+
+    Attributes:
+        fixed_a_size: Whether one of the ways to capture it failed as a dynamic dimension was fixed.
+    """
+
+    fixed_a_size = False
 
 
 # A size computed from others is 0 or 1.

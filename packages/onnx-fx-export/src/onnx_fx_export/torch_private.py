@@ -13,7 +13,6 @@ import itertools
 import logging
 import os
 import re
-import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -57,6 +56,7 @@ from onnxops_decomp.exporting import is_generated_code
 
 __all__ = [
     "ACCESS",
+    "FakeTensor",
     "FloorDiv",
     "SymNode",
     "TorchDispatchMode",
@@ -67,7 +67,6 @@ __all__ = [
     "causal_mask_detection",
     "dimension_facts",
     "dynamic_associative_scan",
-    "equating_operators",
     "exported",
     "fake_like",
     "followed_scalars",
@@ -90,7 +89,6 @@ __all__ = [
     "scan",
     "size_of_inputs",
     "sizes_unlike_0_and_1",
-    "specializations",
     "transforms_left",
     "undecided_condition",
     "whole_bounds",
@@ -439,63 +437,6 @@ def is_of_dynamo(frame: FrameType) -> bool:
 def is_users_code(file: str, function: str) -> bool:
     """Tell whether the code of a function is neither torch's, nor the exporter's, nor written by a program."""
     return not file.startswith(not_the_users()) and not is_generated_code(file, function)
-
-
-@contextlib.contextmanager
-def specializations() -> Iterator[list[str]]:
-    """Note which lines of the user's code give a symbolic size one value, while torch captures a model.
-
-    The place is the innermost one on the stack of the model that belongs to neither torch nor this package, if any.
-    """
-    found: list[str] = []
-
-    def note(equation: str) -> None:
-        for frame in reversed(traceback.extract_stack()):
-            if is_users_code(frame.filename, frame.name):
-                found.append(f"{frame.filename}:{frame.lineno}: {frame.line} ({equation})")
-                return
-            if frame.filename == __file__ and frame.name == exported.__name__:
-                return  # Dynamo reads the model, and does not run it.
-
-    with _noted_equations(note):
-        yield found
-
-
-@contextlib.contextmanager
-def equating_operators() -> Iterator[dict[torch._ops.OpOverload, None]]:
-    """Note the operators whose kernels take an equation of sizes for granted, while torch captures a model.
-
-    The operator is that of the innermost frame that dispatches one (``FakeTensorMode``, ``proxy_call``).
-    """
-    found: dict[torch._ops.OpOverload, None] = {}
-
-    def note(equation: str) -> None:
-        frame = sys._getframe()
-        while frame.f_back is not None:
-            frame = frame.f_back
-            operator = frame.f_locals.get("func")
-            # What reads a size gives no tensor.
-            if isinstance(operator, torch._ops.OpOverload) and operator is not torch.ops.aten.size.default:
-                found.setdefault(operator)
-                return
-
-    with _noted_equations(note):
-        yield found
-
-
-def _noted_equations(note: Callable[[str], None]) -> AbstractContextManager[None]:
-    """Tell of the equations that ``torch.fx.experimental.symbolic_shapes`` logs when it takes one for granted."""
-    logger = logging.getLogger("torch.fx.experimental.symbolic_shapes")
-    enabled, handle = logger.isEnabledFor, logger.handle
-
-    def listen(record: logging.LogRecord) -> None:
-        equation = re.match(r"eval (Eq\(.*\)) \[", record.getMessage())
-        if equation is not None:
-            note(equation[1])
-        if enabled(record.levelno):
-            handle(record)
-
-    return replaced([(logger, "isEnabledFor", lambda level: level >= logging.INFO), (logger, "handle", listen)])
 
 
 def causal_mask_detection(function: Callable[..., bool]) -> list[tuple[Any, str, Any]]:

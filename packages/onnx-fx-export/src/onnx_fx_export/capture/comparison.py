@@ -9,13 +9,14 @@ import sympy
 import torch
 from torch.utils import _pytree as pytree
 
+from onnx_fx_export.capture.request import CaptureRequest
 from onnx_fx_export.capture.torch_export import Recorded, Run
 from onnx_fx_export.errors import CaptureError
 from onnx_fx_export.sizes.questions import Sizes
 from onnx_fx_export.sizes.trial_runs import TrialRuns, in_order, plain, user_values
 from onnxops_decomp.exporting import Example, at_sizes
 
-__all__ = ["agree_at_other_sizes", "compare_at_other_sizes", "holds_for_example"]
+__all__ = ["agree_at_other_sizes", "agrees_on_example", "compare_at_other_sizes", "holds_for_example"]
 
 # Model and program are compared where sizes are so many times as large, and larger by so much.
 _COMPARED = ((1, 1), (1, 3), (2, 0), (3, 0))
@@ -58,13 +59,32 @@ def _compared(
 
 def holds_for_example(program: torch.export.ExportedProgram, example: Example, specs: Sequence[Any]) -> bool:
     """Tell whether the relations that were found between sizes hold for those of an example, which may be smaller."""
-    sizes = Sizes.of(program, specs)
+    sizes, present = Sizes.of(program, specs), _sizes_of(program, example)
+    if any(len(found) > 1 for found in present.values()):
+        return False
+    known = {symbol: size for symbol, (size,) in present.items() if symbol in sizes.hints}
+    return not any(at_sizes(guard, known) in (sympy.false, None) for guard in sizes.relations())
+
+
+def agrees_on_example(program: torch.export.ExportedProgram, request: CaptureRequest) -> bool | None:
+    """Tell whether a program that was captured at other sizes gives the model's values on the example.
+
+    None where that cannot be tried.
+    """
+    trials = TrialRuns(program, request.model, request.example, request.trial_runs)
+    present = _sizes_of(program, request.example)
+    known = {size: sympy.Integer(next(iter(found))) for size, found in present.items() if size.is_Symbol}
+    if not trials.possible or request.has_dynamic_numbers:
+        return None
+    expected, right = trials.run(known, values=lambda tensor: tensor)
+    return None if expected is None else right
+
+
+def _sizes_of(program: torch.export.ExportedProgram, example: Example) -> dict[sympy.Expr, set[int]]:
+    """Return what the sizes of a program's inputs are for an example."""
     leaves = pytree.tree_leaves(in_order(program, example))
     present: dict[sympy.Expr, set[int]] = {}
     for leaf, value in zip(leaves, user_values(program), strict=True):
         for axis, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
             present.setdefault(plain(size), set()).add(leaf.shape[axis])
-    if any(len(found) > 1 for found in present.values()):
-        return False
-    known = {symbol: size for symbol, (size,) in present.items() if symbol in sizes.hints}
-    return not any(at_sizes(guard, known) in (sympy.false, None) for guard in sizes.relations())
+    return present

@@ -7,7 +7,8 @@ import dataclasses
 from typing import Any
 
 from onnx_fx_export.capture.autocast import cast_inside_calls
-from onnx_fx_export.capture.comparison import holds_for_example
+from onnx_fx_export.capture.comparison import agrees_on_example, holds_for_example
+from onnx_fx_export.capture.equations import specializations
 from onnx_fx_export.capture.request import CapturedProgram, CaptureRequest
 from onnx_fx_export.capture.strategies import MEASURED_KERNELS, TRIAL_RUNS, captured_by_strategies
 from onnx_fx_export.errors import CaptureError, DynamicShapeError, OnnxExporterError
@@ -17,7 +18,6 @@ from onnx_fx_export.sizes.fixed import dimensions_that_became_static
 from onnx_fx_export.sizes.size_one import excludes_one, same_operations
 from onnx_fx_export.sizes.small import as_hints, takes_declared_sizes
 from onnx_fx_export.sizes.trial_runs import TrialRuns
-from onnx_fx_export.torch_private import specializations
 from onnxops_decomp.exporting import Example, restore_calls
 
 __all__ = ["capture"]
@@ -67,6 +67,11 @@ def capture(request: CaptureRequest) -> CapturedProgram:
         if larger is not None:
             return larger
         raise located from first.__cause__
+    if first.fixed_a_size and not enlarge:
+        larger = _of_larger_example(request)
+        # What was refused may be what the model does at the size of the example alone.
+        if larger is not None and agrees_on_example(larger.program, request):
+            return larger
     if enlarge:
         raise CaptureError(f"{first}\n{_ENLARGED}") from first.__cause__
     raise first

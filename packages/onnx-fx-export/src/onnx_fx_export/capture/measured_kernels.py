@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from onnx_fx_export.capture.comparison import compare_at_other_sizes, holds_for_example
+from onnx_fx_export.capture.equations import equating_operators
 from onnx_fx_export.capture.torch_export import Recorded, Run, record
 from onnx_fx_export.capture.torch_private import operator_without_kernel, replaced_kernels
 from onnx_fx_export.errors import DynamicShapeError
@@ -26,7 +27,7 @@ from onnx_fx_export.origin import source_line
 from onnx_fx_export.sizes.fitting import SizeFormula, fitted
 from onnx_fx_export.sizes.questions import SizeQuestion
 from onnx_fx_export.sizes.trial_runs import plain
-from onnx_fx_export.torch_private import equating_operators, hint_of
+from onnx_fx_export.torch_private import hint_of
 from onnxops_decomp.exporting import real_tensors
 
 __all__ = ["lacks_kernel", "record_measured"]

@@ -6,6 +6,7 @@ is refused for the reason of the first.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -19,6 +20,7 @@ from onnx_fx_export.capture.open_sizes import compare_open, record_open
 from onnx_fx_export.capture.request import CaptureRequest
 from onnx_fx_export.capture.size_loops import has_loops, scanned_loops
 from onnx_fx_export.capture.torch_export import Recorded, Run, record
+from onnx_fx_export.capture.torch_private import formats_without_conditions
 from onnx_fx_export.capture.transforms import has_transforms, without_further_gradients
 from onnx_fx_export.capture.ways.both_ways import record_both_ways
 from onnx_fx_export.errors import CaptureError, DynamicShapeError, MutationError, OnnxExporterError
@@ -83,8 +85,11 @@ class Attempts:
     def run_open(self) -> Looped:
         """Capture with sizes kept open and the bodies of loops recorded, once for all strategies that do so."""
         if self.opened is None:
+            failure = self.failures.get(NON_STRICT.name)
+            by_data = failure is not None and undecided_condition(failure) is not None
             try:
-                self.opened = record_open(self.run)
+                with formats_without_conditions() if by_data else contextlib.nullcontext():
+                    self.opened = record_open(self.run)
             except Exception as error:
                 self.opened = error
         if isinstance(self.opened, Exception):
@@ -158,7 +163,7 @@ def _no_scans(attempts: Attempts) -> str:
     failure = attempts.failures.get(NON_STRICT.name)
     if reason := _not_comparable(attempts):
         return reason
-    if failure is not None and not isinstance(failure, DynamicShapeError) and not is_dimension_error(failure):
+    if failure is not None and not _fixes_a_size(failure):
         return "no dimension was fixed"
     return "" if has_loops(attempts.request.model) else "the model has no loop that can be a scan"
 
@@ -168,12 +173,7 @@ def _not_measured(attempts: Attempts) -> str:
     failure = attempts.failures.get(NON_STRICT.name)
     if reason := _not_comparable(attempts):
         return reason
-    if (
-        failure is None
-        or lacks_kernel(failure)
-        or isinstance(failure, DynamicShapeError)
-        or is_dimension_error(failure)
-    ):
+    if failure is None or lacks_kernel(failure) or _fixes_a_size(failure):
         return ""
     return "it was no kernel of torch that failed"
 
@@ -196,7 +196,7 @@ def _not_both_ways(attempts: Attempts) -> str:
 def _not_open(attempts: Attempts) -> str:
     """Require that the code of the model fixes a size, or asks for what data decides, and that it can be compared."""
     failure = attempts.failures.get(NON_STRICT.name)
-    fixed = isinstance(failure, DynamicShapeError) or (failure is not None and is_dimension_error(failure))
+    fixed = failure is not None and _fixes_a_size(failure)
     open_to_data = failure is not None and undecided_condition(failure) is not None
     refused = _uncompared(attempts) or _refused_state(attempts)
     return refused or ("" if failure is None or fixed or open_to_data else "no size was fixed or left open by data")
@@ -364,9 +364,15 @@ def captured_by_strategies(request: CaptureRequest, example: Example, declared: 
     if attempts.restricted is not None:
         return attempts.restricted
     first = attempts.failures.get(NON_STRICT.name) or next(iter(attempts.failures.values()))
-    if isinstance(first, OnnxExporterError):
-        raise first
-    raise scripted_part_error(request.model) or capture_error(first) from first
+    own = isinstance(first, OnnxExporterError)
+    reported = first if own else scripted_part_error(request.model) or capture_error(first)
+    if isinstance(reported, CaptureError):
+        reported.fixed_a_size = any(map(_fixes_a_size, attempts.failures.values()))
+    raise reported from first.__cause__ if own else first
+
+
+def _fixes_a_size(failure: Exception) -> bool:
+    return isinstance(failure, DynamicShapeError) or is_dimension_error(failure)
 
 
 def _is_for_all_sizes(attempts: Attempts, recorded: Recorded, strategy: Strategy) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import contextvars
 import functools
 import importlib
 import logging
@@ -33,6 +34,7 @@ from onnxops_decomp.exporting import real_tensors
 
 __all__ = [
     "code_written_late",
+    "formats_without_conditions",
     "operator_without_kernel",
     "replaced_kernels",
     "scans_over_no_rows",
@@ -83,10 +85,29 @@ def shared_memory_formats() -> contextlib.AbstractContextManager[None]:
         found = _extract_tensor_metadata(result, include_contiguity=False)
         key = (result.layout, tuple(map(_as_key, found.shape)), tuple(map(_as_key, found.stride)))
         if key not in formats:
-            formats[key] = _extract_tensor_metadata(result).memory_format
+            sizes: list[Any] = [size for size in found.shape if isinstance(size, torch.SymInt)]
+            env = getattr(sizes[0].node, "shape_env", None) if sizes and _UNNOTED.get() else None
+            with contextlib.nullcontext() if env is None else env.suppress_guards():
+                formats[key] = _extract_tensor_metadata(result).memory_format
         return found._replace(memory_format=formats[key])
 
     return replaced([(proxy_tensor, "_extract_tensor_metadata", extract)])
+
+
+@contextlib.contextmanager
+def formats_without_conditions() -> Iterator[None]:
+    """Let the answers about the memory format of tensors be no conditions on sizes (``ShapeEnv.suppress_guards``).
+
+    Nothing that is computed depends on them.
+    """
+    token = _UNNOTED.set(True)
+    try:
+        yield
+    finally:
+        _UNNOTED.reset(token)
+
+
+_UNNOTED: contextvars.ContextVar[bool] = contextvars.ContextVar("unnoted", default=False)
 
 
 def _as_key(size: int | torch.SymInt) -> Any:

@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from onnx_fx_export.torch_private import hint_of
 from onnxops_core.exporting import original, replaced
-from onnxops_decomp.exporting import class_of_numbers, homes_of
+from onnxops_decomp.exporting import class_of_numbers, helpers_of, homes_of
 
 __all__ = ["WrittenSizes", "open_conversions"]
 
@@ -28,20 +28,22 @@ _RESHAPES = (torch.Tensor.view, torch.Tensor.reshape, torch.reshape)
 
 @contextlib.contextmanager
 def open_conversions(model: torch.nn.Module, counted: _Counted | None = None) -> Iterator[None]:
-    """Let ``int``, ``float`` and ``range`` keep symbolic numbers in the body, where a model's classes are defined.
+    """Let ``int``, ``float`` and ``range`` keep symbolic numbers in the body, where a model finds its code.
 
     Python makes numbers of what ``__int__``, ``__float__`` and ``__index__`` return. What stands in their place is a
     class as well, which differs from them where the code compares it by ``is``.
 
     Args:
-        model: The model; the files that define its modules, and the classes that these extend, are its code.
+        model: The model; the files that define its modules, the classes that these extend, and the functions that those
+            files import by name are its code.
         counted: Returns what is iterated over in the place of ``range(n)``; None for a number that it leaves alone.
     """
     ranges = _Ranges("_Range", (_Range,), {"counted": staticmethod(counted or _uncounted)})
     stand_ins: tuple[tuple[type, type], ...] = ((int, _INT), (float, _FLOAT), (range, ranges))
+    homes = homes_of(model)
     places = [
         (home, kind.__name__, stand_in)
-        for home in homes_of(model)
+        for home in (*homes, *helpers_of(homes))
         for kind, stand_in in stand_ins
         if kind.__name__ not in vars(home)
     ]

@@ -108,7 +108,7 @@ from onnxops_decomp.exporting.sizes.dynamic_shapes import (
     smallest_declared,
 )
 from onnxops_decomp.exporting.sizes.expressions import names_in_size, parsed_size, symbolic_size, value_of_size
-from onnxops_decomp.exporting.sizes.homes import homes_of
+from onnxops_decomp.exporting.sizes.homes import helpers_of, homes_of
 from onnxops_decomp.exporting.sizes.layouts import order_relations
 from onnxops_decomp.exporting.sizes.math_functions import INTEGER_FUNCTIONS, MATH_FUNCTIONS, math_stand_ins
 from onnxops_decomp.exporting.sizes.number_classes import class_of_numbers
@@ -293,6 +293,7 @@ __all__ = [
     "has_aten_trait",
     "has_autocast_kernel",
     "has_trait",
+    "helpers_of",
     "homes_of",
     "identities_of_numbers",
     "ignored_state",

@@ -20,7 +20,7 @@ from onnx_fx_export.errors import CaptureError
 from onnx_fx_export.origin import source_line
 from onnxops_decomp.exporting import functional_overload, shared_writes, shown_nodes, written_arguments
 
-__all__ = ["expand_loops"]
+__all__ = ["are_alike", "constants_of", "copied", "expand_loops", "rebound", "submodule"]
 
 aten = torch.ops.aten
 _Nodes = Sequence[torch.fx.Node]
@@ -113,8 +113,7 @@ class _Loop:
 
     def __init__(self, program: torch.export.ExportedProgram, ways: Sequence[_Way]) -> None:
         self.module, self.graph = program.graph_module, program.graph
-        named = program.graph_signature.inputs_to_lifted_tensor_constants
-        self.constants = {name: program.constants.get(target) for name, target in named.items()}
+        self.constants = constants_of(program)
         self.ways, again = ways[:-1], ways[-1]
         self.all = {node for way in ways for node in (way.row, *way.nodes, *way.decisions)}
         self.place = source_line(ways[0].row)
@@ -140,7 +139,7 @@ class _Loop:
         body = self._body(self.ways, 0, initial, [*initial, first.row, *extra])
         with self.graph.inserting_before(first.row):
             scanned = cast(torch.fx.Node, first.row.args[0])
-            name = self._submodule("rows", body)
+            name = submodule(self.module, "rows", body)
             loop = self.graph.call_function(
                 torch.ops.higher_order.scan, (self.graph.get_attr(name), initial, [scanned], tuple(extra))
             )
@@ -164,26 +163,8 @@ class _Loop:
     def _compare(self, way: _Way, again: _Way) -> None:
         """Make sure that the body does the same each time."""
         same = dict(zip(again.before, way.before, strict=True)) | {again.row: way.row}
-        equal = len(way.nodes) == len(again.nodes)
-        for one, other in zip(way.nodes, again.nodes, strict=False):
-            leaves, others = (pytree.tree_leaves((node.args, node.kwargs)) for node in (one, other))
-            equal = equal and one.target == other.target and len(leaves) == len(others)
-            equal = equal and all(
-                self._is_same(a, same.get(b, b) if isinstance(b, torch.fx.Node) else b)
-                for a, b in zip(leaves, others, strict=True)
-            )
-            same[other] = one
-        if not equal:
+        if not are_alike(way.nodes, again.nodes, same, self.constants):
             raise self._refuse("does not do the same in every iteration, as with a counter or a list")
-
-    def _is_same(self, one: object, other: object) -> bool:
-        """Tell whether two arguments are the same; a tensor made of Python numbers is a new constant each time."""
-        if not isinstance(one, torch.fx.Node) or not isinstance(other, torch.fx.Node):
-            return type(one) is type(other) and one == other
-        first, second = (self.constants.get(node.name) for node in (one, other))
-        if isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor):
-            return torch.equal(first, second)
-        return one is other
 
     def _is_needed(self, index: int) -> bool:
         """Tell whether a body reads what a variable held before, or something else what it holds after the loop."""
@@ -248,13 +229,6 @@ class _Loop:
         part.meta["val"] = like.meta["val"]
         return part
 
-    def _submodule(self, name: str, module: torch.fx.GraphModule) -> str:
-        number = 0
-        while hasattr(self.module, f"{name}_{number}"):
-            number += 1
-        self.module.add_submodule(f"{name}_{number}", module)
-        return f"{name}_{number}"
-
     def _body(
         self, ways: Sequence[_Way], decided: int, initial: _Nodes, operands: Sequence[torch.fx.Node]
     ) -> torch.fx.GraphModule:
@@ -283,10 +257,10 @@ class _Loop:
             inside[node] = self._copied(graph, root, node, inside)
         if end is None:
             results = [inside[way.after[index]] for index in self.rebound] + [inside[node] for node in self.written]
-            graph.output(tuple(_rebound(graph, results)))
+            graph.output(tuple(rebound(graph, results)))
         else:
             # The branches start anew, with what the row was given: what was written until here is not for them.
-            (condition,) = _rebound(graph, [inside[cast(torch.fx.Node, end.args[0])]])
+            (condition,) = rebound(graph, [inside[cast(torch.fx.Node, end.args[0])]])
             given = [inside[operand] for operand in operands]
             branches = [
                 self._body([w for w in ways if w.answers[decided] is answer], decided + 1, initial, operands)
@@ -309,19 +283,87 @@ class _Loop:
         node: torch.fx.Node,
         inside: dict[torch.fx.Node, torch.fx.Node],
     ) -> torch.fx.Node:
-        if node.op == "get_attr":
-            value: Any = operator.attrgetter(str(node.target))(self.module)
-            setattr(root, str(node.target).replace(".", "_"), value)
-            copy = graph.get_attr(str(node.target).replace(".", "_"))
-        else:
-            if missing := [used for used in node.all_input_nodes if used not in inside]:
-                raise self._refuse(f"uses {missing[0]}, which was computed for another row")
-            copy = graph.node_copy(node, lambda used: inside[used])
-            if copy.target is aten.item.default:
-                # The one that torch traces again where writes become values.
-                copy.target = aten._local_scalar_dense.default
-        copy.meta = dict(node.meta)
-        return copy
+        if missing := [used for used in node.all_input_nodes if used not in inside]:
+            raise self._refuse(f"uses {missing[0]}, which was computed for another row")
+        return copied(self.module, graph, root, node, inside)
+
+
+def constants_of(program: torch.export.ExportedProgram) -> dict[str, Any]:
+    """Return the constants of a program by the names of the inputs that stand for them."""
+    named = program.graph_signature.inputs_to_lifted_tensor_constants
+    return {name: program.constants.get(target) for name, target in named.items()}
+
+
+def are_alike(
+    ones: _Nodes, others: _Nodes, same: dict[torch.fx.Node, torch.fx.Node], constants: Mapping[str, Any]
+) -> bool:
+    """Tell whether two iterations compute the same.
+
+    Args:
+        ones: The nodes of one, in order.
+        others: Those of the other.
+        same: What stands in the first for what the other one starts from; its nodes are added.
+        constants: Those of the program, by the names of their nodes.
+    """
+    if len(ones) != len(others):
+        return False
+    for one, other in zip(ones, others, strict=True):
+        first, second = (pytree.tree_leaves((node.args, node.kwargs)) for node in (one, other))
+        if one.target != other.target or len(first) != len(second):
+            return False
+        second = [same.get(leaf, leaf) if isinstance(leaf, torch.fx.Node) else leaf for leaf in second]
+        if not all(_is_same(a, b, constants) for a, b in zip(first, second, strict=True)):
+            return False
+        same[other] = one
+    return True
+
+
+def _is_same(one: object, other: object, constants: Mapping[str, Any]) -> bool:
+    """Tell whether two arguments are the same; a tensor made of Python numbers is a new constant each time."""
+    if not isinstance(one, torch.fx.Node) or not isinstance(other, torch.fx.Node):
+        return type(one) is type(other) and one == other
+    first, second = (constants.get(node.name) for node in (one, other))
+    if isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor):
+        return torch.equal(first, second)
+    return one is other
+
+
+def submodule(home: torch.fx.GraphModule, name: str, module: torch.fx.GraphModule) -> str:
+    """Add a module under a name that is free, and return that."""
+    number = 0
+    while hasattr(home, f"{name}_{number}"):
+        number += 1
+    home.add_submodule(f"{name}_{number}", module)
+    return f"{name}_{number}"
+
+
+def copied(
+    module: torch.fx.GraphModule,
+    graph: torch.fx.Graph,
+    root: torch.nn.Module,
+    node: torch.fx.Node,
+    inside: Mapping[torch.fx.Node, torch.fx.Node],
+) -> torch.fx.Node:
+    """Copy a node into the body of a loop.
+
+    Args:
+        module: What the node belongs to.
+        graph: The body.
+        root: What holds the attributes of the body.
+        node: The node.
+        inside: What its operands are in the body.
+    """
+    if node.op == "get_attr":
+        value: Any = operator.attrgetter(str(node.target))(module)
+        setattr(root, str(node.target).replace(".", "_"), value)
+        copy = graph.get_attr(str(node.target).replace(".", "_"))
+    else:
+        copy = graph.node_copy(node, lambda used: inside[used])
+        if copy.target is aten.item.default:
+            # The one that torch traces again where writes become values.
+            copy.target = aten._local_scalar_dense.default
+    copy.meta = dict(node.meta)
+    return copy
 
 
 def _following(mark: torch.fx.Node) -> set[torch.fx.Node]:
@@ -339,7 +381,7 @@ def _fits(first: torch.fx.Node, last: torch.fx.Node) -> bool:
     return bool(one.dtype == other.dtype and list(map(str, one.shape)) == list(map(str, other.shape)))
 
 
-def _rebound(graph: torch.fx.Graph, results: Sequence[torch.fx.Node]) -> list[torch.fx.Node]:
+def rebound(graph: torch.fx.Graph, results: Sequence[torch.fx.Node]) -> list[torch.fx.Node]:
     """Let calls that write return new tensors, in place; return what results stand for in the end.
 
     Raises:

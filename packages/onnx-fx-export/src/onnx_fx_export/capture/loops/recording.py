@@ -77,6 +77,11 @@ class RowLoops(TorchFunctionMode):
         self._body: _Body | None = None
         self._stack = ExitStack()
 
+    @property
+    def is_within(self) -> bool:
+        """Whether the body of a loop is being recorded."""
+        return self._body is not None
+
     def __enter__(self) -> RowLoops:
         places = [(torch.Tensor, "__iter__", self._iterated), (torch.SymBool, "__bool__", self._truth)]
         self._stack.enter_context(replaced(places))

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from onnx_fx_export.capture.answers import answer_mark
 from onnx_fx_export.capture.comparison import compare_at_other_sizes
 from onnx_fx_export.capture.loops.expansion import expand_loops
+from onnx_fx_export.capture.loops.joining import join_pieces
+from onnx_fx_export.capture.loops.pieces import PieceLoops
 from onnx_fx_export.capture.loops.recording import RowLoops, place_of
 from onnx_fx_export.capture.torch_export import Recorded, Run, record
 from onnx_fx_export.errors import CaptureError
@@ -64,18 +66,21 @@ def record_with_loops(run: Callable[..., Run], loops: RowLoops) -> Looped:
         Exception: What torch.export raises, if it is for another reason.
         CaptureError: If a loop does more than a loop of tensors can hold.
     """
-    how = run(around=_recording(loops))
+    pieces = PieceLoops(lambda: loops.is_within)
+    how = run(around=_recording(loops, pieces))
     # Code may take the number of a row by int(), which stays open.
     with open_conversions(how.request.model, loops.counted):
         recorded = record(how)
     if loops.broken is not None:
         raise CaptureError(f"A loop of data-dependent length is left by break or return{place_of(loops.broken)}")
+    if pieces.count:
+        join_pieces(recorded.program)
     if loops.count:
         expand_loops(recorded.program)
-    return Looped(recorded, how, loops.count)
+    return Looped(recorded, how, loops.count + pieces.count)
 
 
 @contextlib.contextmanager
-def _recording(loops: RowLoops) -> Iterator[None]:
-    with WrittenSizes(), loops:
+def _recording(loops: RowLoops, pieces: PieceLoops) -> Iterator[None]:
+    with WrittenSizes(), loops, pieces:
         yield

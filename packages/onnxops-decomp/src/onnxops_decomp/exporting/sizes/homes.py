@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
 from typing import Any
 
 import torch
 
-__all__ = ["homes_of"]
+__all__ = ["helpers_of", "homes_of"]
 
 
 def homes_of(model: Callable[..., Any]) -> list[ModuleType]:
@@ -30,5 +30,23 @@ def homes_of(model: Callable[..., Any]) -> list[ModuleType]:
         while isinstance(function, functools.partial):
             function = function.func
         names[getattr(inspect.unwrap(function), "__module__", None) or "builtins"] = None
+    return _loaded(names)
+
+
+def helpers_of(homes: Sequence[ModuleType]) -> list[ModuleType]:
+    """Return the modules of Python whose functions some others have imported by name, but for those and torch's.
+
+    Code that computes sizes is often shared by models, and stands in a file that defines none of their classes.
+    """
+    functions = [value for home in homes for value in vars(home).values() if inspect.isfunction(value)]
+    names = dict.fromkeys(inspect.unwrap(function).__module__ for function in functions)
+    return [home for home in _loaded(names) if home not in homes and home.__name__.partition(".")[0] not in _LIBRARIES]
+
+
+_LIBRARIES = (*sys.stdlib_module_names, "numpy", "onnx_fx_export", "onnx_ts_legacy", "onnxops_core", "onnxops_decomp")
+
+
+def _loaded(names: Iterable[str]) -> list[ModuleType]:
+    """Return the modules of some names that are loaded, without torch's."""
     found = (sys.modules.get(name) for name in names if name.partition(".")[0] not in ("torch", "builtins"))
     return [home for home in found if home is not None]

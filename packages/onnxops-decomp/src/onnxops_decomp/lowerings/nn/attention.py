@@ -130,14 +130,29 @@ def _composed(
         mask = causal_mask(op, op.size(query, -2), op.size(key, -2))
     elif mask is not None and op.dtype(mask) != ir.DataType.BOOL:
         mask = op.cast(mask, op.dtype(query))
-    if not enable_gqa or same_dim(op.dim(op.size(query, -3)), op.dim(op.size(key, -3))):
+    if not enable_gqa:
+        return attended(op, query, key, value, mask, causal=is_causal, scale=scale, dropout_p=dropout_p)
+    heads, *shared = (op.size(each, -3) for each in (query, key, value))
+    alike = same_dim(op.dim(shared[0]), op.dim(shared[1]))
+    if alike and same_dim(op.dim(heads), op.dim(shared[0])):
         return attended(op, query, key, value, mask, causal=is_causal, scale=scale, dropout_p=dropout_p)
     if op.rank(query) != 4 or op.rank(key) != 4 or op.rank(value) != 4:
         raise LoweringError("Attention with enable_gqa needs operands of shape (batch, heads, length, width).")
+    if not alike:
+        # Keys and values may be shared by different numbers of heads.
+        key, value = (_of_each_head(op, each, heads) for each in (key, value))
+        return attended(op, query, key, value, mask, causal=is_causal, scale=scale, dropout_p=dropout_p)
     sizes = [*op.sizes(query)[:3], op.size(value, 3)]
     grouped_operands = grouped(op, query, key, value, mask)
     result = attended(op, *grouped_operands, causal=is_causal, scale=scale, dropout_p=dropout_p)
     return op.reshape(result, sizes)
+
+
+def _of_each_head(op: OpBuilder, shared: ir.Value, heads: Size) -> ir.Value:
+    """Repeat keys or values (B, G, S, E) for the heads that share them: (B, H, S, E)."""
+    batch, groups, length, width = op.sizes(shared)
+    spread = op.expand(op.Unsqueeze(shared, [2]), [batch, groups, op.size_floordiv(heads, groups), length, width])
+    return op.reshape(spread, [batch, heads, length, width])
 
 
 @lowering(aten._scaled_dot_product_flash_attention_for_cpu.default)

@@ -1,0 +1,130 @@
+"""Sequences behind each other in one tensor, taken apart at lengths that the data decides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from onnx_fx_export import OnnxExporterError, export
+
+DIMS = ({0: "rows"}, {0: "pieces"})
+LENGTHS = ([3, 4], [5], [1, 2, 3], [2, 0, 2, 1])
+
+
+class Model(nn.Module):
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Any:
+        return self.function(x, lengths)
+
+
+def attended(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    parts = [torch.split(tensor, lengths.tolist(), dim=0) for tensor in (x, x + 1, x * 2)]
+    found = [F.scaled_dot_product_attention(q[None], k[None], v[None])[0] for q, k, v in zip(*parts, strict=True)]
+    return torch.cat(found, dim=0).reshape(x.shape[0], -1) + x
+
+
+def along_columns(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    return torch.cat([part.softmax(1) for part in x.T.split(lengths.tolist(), dim=1)], dim=-1)
+
+
+def summed(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    return torch.stack([part.sum(0) for part in x.split(lengths.tolist())], dim=1)
+
+
+def two_rows_each(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    parts = []
+    for part in torch.split(x, lengths.tolist()):
+        parts.append(torch.stack([part.sum(0), part.new_ones(4) * part.shape[0]]))
+    return torch.cat(parts)
+
+
+def as_they_were(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    return torch.cat(list(x.split(lengths.tolist()))) * 2
+
+
+def in_layers(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    for _ in range(2):
+        x = torch.cat([part - part.sum(0) for part in x.split(lengths.tolist())])
+        x = torch.relu(x) + x.sum()
+    return x
+
+
+def at_bounds(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    bounds = F.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))
+    return torch.cat([part.cumsum(0) for part in x.split((bounds[1:] - bounds[:-1]).tolist())])
+
+
+@pytest.mark.parametrize(
+    "function", [attended, along_columns, summed, two_rows_each, as_they_were, in_layers, at_bounds]
+)
+def test_pieces_of_any_number_and_length(function: Callable[..., Any]) -> None:
+    model = Model(function)
+    program = export(model, (torch.randn(7, 4), torch.tensor([3, 4])), dynamic_shapes=DIMS)
+    for lengths in LENGTHS:
+        call = torch.randn(sum(lengths), 4), torch.tensor(lengths)
+        torch.testing.assert_close(program(*call), model(*call))
+
+
+def numbered(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    return torch.cat([part * number for number, part in enumerate(x.split(lengths.tolist()))])
+
+
+def one_after_the_other(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    total, parts = x.new_zeros(4), []
+    for part in x.split(lengths.tolist()):
+        total = total + part.sum(0)
+        parts.append(part + total)
+    return torch.cat(parts)
+
+
+def first_alone(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    return x.split(lengths.tolist())[0]
+
+
+def until_one_is_found(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    for part in x.split(lengths.tolist()):
+        return part.sum(0)
+    return x
+
+
+def counted(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    return x * len(x.split(lengths.tolist()))
+
+
+def counted_lengths(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    return x * len(lengths.tolist())
+
+
+def reversed_pieces(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    return torch.cat([*x.split(lengths.tolist())][::-1])
+
+
+def lengths_alone(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    return x * sum(length * length for length in lengths.tolist())
+
+
+def written(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    out = torch.zeros_like(x)
+    for part in x.split(lengths.tolist()):
+        out[0] += part.sum(0)
+    return out
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        *(numbered, one_after_the_other, first_alone, until_one_is_found, counted, counted_lengths, reversed_pieces),
+        *(lengths_alone, written),
+    ],
+)
+def test_what_is_not_the_same_for_each_piece_is_refused(function: Callable[..., Any]) -> None:
+    with pytest.raises(OnnxExporterError):
+        export(Model(function), (torch.randn(7, 4), torch.tensor([3, 4])), dynamic_shapes=DIMS)
