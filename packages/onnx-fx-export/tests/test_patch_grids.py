@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 
 from onnx_fx_export import export
-from onnx_fx_export.capture.stand_ins.patch_grids import nearest_places, patch_places, window_order
+from onnx_fx_export.capture.stand_ins.patch_grids import (
+    _STAND_INS,
+    _does_the_same,
+    nearest_places,
+    patch_places,
+    window_order,
+)
 
 vision_utils = pytest.importorskip("transformers.vision_utils")
 
@@ -65,3 +75,16 @@ def test_a_tower_of_any_number_of_images() -> None:
     for grids in GRIDS:
         inputs = call(grids)
         torch.testing.assert_close(program(*inputs), model(*inputs), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("stand_in", _STAND_INS, ids=lambda function: function.__name__)
+def test_a_function_that_does_something_else_is_kept(stand_in: Callable[..., Any]) -> None:
+    own = getattr(vision_utils, stand_in.__name__)
+
+    def other(*args: Any) -> Any:
+        results = own(*args)
+        return tuple(each + 1 for each in results) if isinstance(results, tuple) else results + 1
+
+    other.__signature__ = inspect.signature(own)  # type: ignore[attr-defined]
+    assert _does_the_same(own, stand_in)
+    assert not _does_the_same(other, stand_in)

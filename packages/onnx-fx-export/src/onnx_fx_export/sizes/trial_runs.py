@@ -190,10 +190,10 @@ class TrialRuns:
         self, sizes: Mapping[sympy.Symbol, sympy.Integer], around: Around, values: Values, within: Around
     ) -> tuple[Example, tuple[list[Any], pytree.TreeSpec]] | None:
         """Return a call at these sizes that the model takes, with what it gives; None if it takes none."""
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception), within():
             for call in _calls_at(self.program, self.example, sizes, values):
                 # Where the model raises, whatever it is, the captured program is not right.
-                with contextlib.suppress(Exception), within():
+                with contextlib.suppress(Exception):
                     return call, self._eager(call, around)
         return None
 

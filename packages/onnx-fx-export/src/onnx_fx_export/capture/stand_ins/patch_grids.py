@@ -8,6 +8,7 @@ patches, which a graph can hold for any number of images.
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterator
@@ -26,8 +27,21 @@ def patches_of_all_images() -> Iterator[None]:
     """Replace what the library's functions do; models have them under names of their own."""
     home = sys.modules.get("transformers.vision_utils")
     found = [(getattr(home, stand_in.__name__, None), stand_in) for stand_in in _STAND_INS]
-    with replaced([(own, "__code__", new.__code__) for own, new in found if _takes_the_same(own, new)]):
+    with replaced([(own, "__code__", new.__code__) for own, new in found if _does_the_same(own, new)]):
         yield
+
+
+@functools.cache
+def _does_the_same(own: Any, new: Callable[..., Any]) -> bool:
+    """Tell whether a function of the installed release gives what would stand for it, on some images."""
+    if not _takes_the_same(own, new):
+        return False
+    with torch.device("cpu"), contextlib.suppress(Exception):
+        sample = _STAND_INS[new]
+        results, others = (function(*sample()) for function in (own, new))
+        pairs = zip(*((each,) if isinstance(each, torch.Tensor) else each for each in (results, others)), strict=True)
+        return all(torch.equal(torch.as_tensor(one), other) for one, other in pairs)
+    return False
 
 
 def _takes_the_same(own: Any, new: Callable[..., Any]) -> bool:
@@ -67,7 +81,12 @@ def get_vision_nearest_position_ids(target_sizes: torch.Tensor, num_patches_per_
     return nearest_places(target_sizes, num_patches_per_side)
 
 
-_STAND_INS = (get_vision_position_ids, get_vision_window_index, get_vision_nearest_position_ids)
+# With arguments to try each of them on.
+_STAND_INS: dict[Callable[..., Any], Callable[[], tuple[Any, ...]]] = {
+    get_vision_position_ids: lambda: (torch.tensor([[1, 4, 6], [3, 8, 2]]), 2, True),
+    get_vision_window_index: lambda: (torch.tensor([[1, 4, 6], [3, 8, 10]]), 2, 48, 8),
+    get_vision_nearest_position_ids: lambda: (torch.tensor([[3, 5], [7, 2]]), 6),
+}
 
 
 # ---- arithmetic
