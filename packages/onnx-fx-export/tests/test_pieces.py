@@ -111,6 +111,19 @@ def lengths_alone(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
     return x * sum(length * length for length in lengths.tolist())
 
 
+def long_pieces(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    return torch.cat([part.flip(0) for part in x.split(lengths.tolist()) if part.shape[0] > 1])
+
+
+def otherwise_if_short(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    return torch.cat([part if part.shape[0] > 2 else part * 0 for part in x.split(lengths.tolist())])
+
+
+def by_their_lengths(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    sizes = lengths.tolist()
+    return torch.stack([part.sum(0) for part, size in zip(x.split(sizes), sizes, strict=True) if size >= 3])
+
+
 def written(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
     out = torch.zeros_like(x)
     for part in x.split(lengths.tolist()):
@@ -122,7 +135,7 @@ def written(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
     "function",
     [
         *(numbered, one_after_the_other, first_alone, until_one_is_found, counted, counted_lengths, reversed_pieces),
-        *(lengths_alone, written),
+        *(lengths_alone, long_pieces, otherwise_if_short, by_their_lengths, written),
     ],
 )
 def test_what_is_not_the_same_for_each_piece_is_refused(function: Callable[..., Any]) -> None:

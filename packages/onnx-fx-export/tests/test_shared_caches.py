@@ -35,8 +35,11 @@ class OneLayer(torch.nn.Module):
         keys, values = torch.cat([key, new_key], 2), torch.cat([value, new_value], 2)
         queries = torch.arange(input_ids.shape[1])[:, None] + key.shape[2]
         allowed = self.mask(queries, torch.arange(keys.shape[2]), attention_mask.bool()[:, None, None])
-        result = torch.nn.functional.scaled_dot_product_attention(query, keys, values, attn_mask=allowed)
+        result = self.attended(query, keys, values, allowed, attention_mask)
         return result.transpose(1, 2).flatten(2), keys, values
+
+    def attended(self, query, keys, values, allowed, padding):
+        return torch.nn.functional.scaled_dot_product_attention(query, keys, values, attn_mask=allowed)
 
 
 def call(batch: int, past: int, new: int) -> tuple[torch.Tensor, ...]:
@@ -107,18 +110,11 @@ class ReadScores(OneLayer):
         super().__init__(CAUSAL["no later than the query"])
         self.gated = gated
 
-    def forward(self, input_ids, attention_mask, key, value):
-        heads = self.project(self.embedding(input_ids)).unflatten(-1, (3, HEADS, WIDTH)).permute(2, 0, 3, 1, 4)
-        query, new_key, new_value = heads.unbind(0)
-        keys, values = torch.cat([key, new_key], 2), torch.cat([value, new_value], 2)
-        queries = torch.arange(input_ids.shape[1])[:, None] + key.shape[2]
-        allowed = self.mask(queries, torch.arange(keys.shape[2]), attention_mask.bool()[:, None, None])
+    def attended(self, query, keys, values, allowed, padding):
         added = torch.where(allowed, 0.0, torch.finfo(torch.float32).min)
         scores = query @ keys.transpose(2, 3) * WIDTH**-0.5 + added
         result = torch.softmax(scores, -1) @ values
-        if self.gated:
-            result = result * torch.sigmoid(torch.logsumexp(scores, -1))[..., None]
-        return result.transpose(1, 2).flatten(2), keys, values
+        return result * torch.sigmoid(torch.logsumexp(scores, -1))[..., None] if self.gated else result
 
 
 @pytest.mark.parametrize("gated", [False, True])
@@ -209,15 +205,10 @@ class SpelledOut(OneLayer):
         self.sinks = torch.nn.Parameter(torch.randn(HEADS), requires_grad=False)
         self.near = torch.nn.Parameter(torch.randn(16), requires_grad=False)
 
-    def forward(self, input_ids, attention_mask, key, value):
-        heads = self.project(self.embedding(input_ids)).unflatten(-1, (3, HEADS, WIDTH)).permute(2, 0, 3, 1, 4)
-        query, new_key, new_value = heads.unbind(0)
-        keys, values = torch.cat([key, new_key], 2), torch.cat([value, new_value], 2)
-        queries = torch.arange(input_ids.shape[1])[:, None] + key.shape[2]
-        allowed = self.mask(queries, torch.arange(keys.shape[2]), attention_mask.bool()[:, None, None])
+    def attended(self, query, keys, values, allowed, padding):
         lowest = torch.where(allowed, 0.0, torch.finfo(torch.float32).min)
-        weights = self.change(self, query @ keys.transpose(2, 3) * 0.3, lowest, attention_mask)
-        return self.finished(weights @ values, lowest).transpose(1, 2).flatten(2), keys, values
+        weights = self.change(self, query @ keys.transpose(2, 3) * 0.3, lowest, padding)
+        return self.finished(weights @ values, lowest)
 
     def finished(self, result, lowest):
         return result

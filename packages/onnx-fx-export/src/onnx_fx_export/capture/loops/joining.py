@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import torch
 
+from onnx_fx_export.capture.answers import answer_mark
 from onnx_fx_export.capture.loops.expansion import are_alike, constants_of, copied, rebound, submodule
 from onnx_fx_export.capture.loops.pieces import COPIES, piece_marks
 from onnx_fx_export.errors import CaptureError
@@ -32,6 +33,12 @@ def join_pieces(program: torch.export.ExportedProgram) -> None:
     places = graph.find_nodes(op="call_function", target=marks.places.default)
     of_pieces = _descendants(places)
     for node in [node for node in of_pieces if _asserts(node)]:
+        if node.target is answer_mark():
+            # Which way was taken for all pieces is another one for some, and no run would show it.
+            raise CaptureError(
+                f"The length of a piece, which the data decides, chooses a branch{_at(node)}. Compute the same for "
+                "every piece, as by torch.where."
+            )
         graph.erase_node(node)
         del of_pieces[node]
     joins = [node for node in graph.nodes if node.target in (marks.join.default, marks.rows.default)]
@@ -39,9 +46,8 @@ def join_pieces(program: torch.export.ExportedProgram) -> None:
         _Join(program, join, of_pieces).expand()
     for node in reversed(of_pieces):
         if node.users:
-            where = f" at {place}" if (place := source_line(node)) else ""
             raise CaptureError(
-                f"What is computed of a piece of data-dependent length{where} is used for more than to be joined with "
+                f"What is computed of a piece of data-dependent length{_at(node)} is used for more than to be joined with "
                 "that of the other pieces. Compute with tensors instead, as by a mask of what belongs together."
             )
         graph.erase_node(node)
@@ -57,6 +63,11 @@ def _descendants(places: list[torch.fx.Node]) -> dict[torch.fx.Node, None]:
         if not is_joined and any(used in found for used in node.all_input_nodes):
             found.setdefault(node)
     return found
+
+
+def _at(node: torch.fx.Node) -> str:
+    place = source_line(node)
+    return f" at {place}" if place else ""
 
 
 def _asserts(node: torch.fx.Node) -> bool:
@@ -90,8 +101,7 @@ class _Join:
             raise self._refuse("is not the same for every one, as with a counter or a list")
 
     def _refuse(self, reason: str) -> CaptureError:
-        where = f" at {place}" if (place := source_line(self.join)) else ""
-        return CaptureError(f"What is joined{where}, of pieces of data-dependent length, {reason}.")
+        return CaptureError(f"What is joined{_at(self.join)}, of pieces of data-dependent length, {reason}.")
 
     def _leading_to(self, part: torch.fx.Node, of_pieces: Any) -> list[torch.fx.Node]:
         """Return what depends on a piece and leads to a part, in the order of the graph."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from typing import Any, NoReturn
 
 import torch
@@ -20,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 from onnx_fx_export.errors import CaptureError
 from onnx_fx_export.torch_private import FakeTensor
-from onnxops_core.exporting import original, replaced
+from onnxops_core.exporting import original
 
 __all__ = ["COPIES", "PieceLoops", "piece_marks"]
 
@@ -84,7 +83,7 @@ class PieceLoops(TorchFunctionMode):
 
     def __init__(self, is_within: Callable[[], bool]) -> None:
         super().__init__()
-        self._is_within, self._stack = is_within, ExitStack()
+        self._is_within = is_within
         self._known: dict[tuple[int, int], _Lengths] = {}
         # What was computed of a piece: of which loop, and of which of its pieces. Kept, as other objects may have the
         # identity of one that is gone.
@@ -95,14 +94,10 @@ class PieceLoops(TorchFunctionMode):
         """How many tensors of lengths were met."""
         return len(self._known)
 
-    def __enter__(self) -> PieceLoops:
-        self._stack.enter_context(replaced([(FakeTensor, "tolist", self._listed)]))
-        super().__enter__()  # type: ignore[no-untyped-call]
-        return self
-
-    def __exit__(self, *exception: Any) -> None:
-        super().__exit__(*exception)  # type: ignore[no-untyped-call]
-        self._stack.close()
+    @property
+    def replacements(self) -> list[tuple[Any, str, Any]]:
+        """What has to stand in the place of methods while it is active."""
+        return [(FakeTensor, "tolist", self._listed)]
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         """Take tensors apart and join them; note what is computed of a piece."""

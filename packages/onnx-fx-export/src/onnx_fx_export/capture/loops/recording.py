@@ -13,7 +13,6 @@ import functools
 import itertools
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from types import FrameType
 from typing import Any
 
@@ -23,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 from onnx_fx_export.errors import CaptureError
 from onnx_fx_export.sizes.texts import asking_frame
 from onnx_fx_export.torch_private import is_decided_by_data, undecided_condition
-from onnxops_core.exporting import original, replaced
+from onnxops_core.exporting import original
 
 __all__ = ["RowLoops", "loop_marks", "place_of"]
 
@@ -75,22 +74,16 @@ class RowLoops(TorchFunctionMode):
         self.count = 0
         self.broken: FrameType | None = None
         self._body: _Body | None = None
-        self._stack = ExitStack()
 
     @property
     def is_within(self) -> bool:
         """Whether the body of a loop is being recorded."""
         return self._body is not None
 
-    def __enter__(self) -> RowLoops:
-        places = [(torch.Tensor, "__iter__", self._iterated), (torch.SymBool, "__bool__", self._truth)]
-        self._stack.enter_context(replaced(places))
-        super().__enter__()  # type: ignore[no-untyped-call]
-        return self
-
-    def __exit__(self, *exception: Any) -> None:
-        super().__exit__(*exception)  # type: ignore[no-untyped-call]
-        self._stack.close()
+    @property
+    def replacements(self) -> list[tuple[Any, str, Any]]:
+        """What has to stand in the place of methods while it is active."""
+        return [(torch.Tensor, "__iter__", self._iterated), (torch.SymBool, "__bool__", self._truth)]
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         """Answer whether a tensor is true, in the body of a loop, and read and write at positions that data gives."""

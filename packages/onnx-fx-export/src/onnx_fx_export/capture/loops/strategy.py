@@ -16,6 +16,7 @@ from onnx_fx_export.capture.torch_export import Recorded, Run, record
 from onnx_fx_export.errors import CaptureError
 from onnx_fx_export.sizes.conversions import WrittenSizes, open_conversions
 from onnx_fx_export.sizes.trial_runs import TrialRuns
+from onnxops_core.exporting import replaced
 
 __all__ = ["Looped", "compare_loops", "record_with_loops"]
 
@@ -82,5 +83,5 @@ def record_with_loops(run: Callable[..., Run], loops: RowLoops) -> Looped:
 
 @contextlib.contextmanager
 def _recording(loops: RowLoops, pieces: PieceLoops) -> Iterator[None]:
-    with WrittenSizes(), loops, pieces:
+    with WrittenSizes(), replaced([*loops.replacements, *pieces.replacements]), loops, pieces:
         yield

@@ -117,7 +117,9 @@ def has_delta_rules(model: torch.nn.Module) -> bool:
     """Tell whether layers of a model compute a gated delta rule that an operator of ONNX Runtime stands for."""
     installed, modules = installed_release(), _modules_of(model)
     known = installed is None or installed >= _SINCE
-    return bool(modules) and known and all(_agree(getattr(module, _NAME)) for module in modules)
+    with contextlib.suppress(TypeError):  # another release may have the function with other parameters
+        return bool(modules) and known and all(_agree(getattr(module, _NAME)) for module in modules)
+    return False
 
 
 @torch.no_grad()

@@ -96,7 +96,7 @@ def fitted_lengths(before: Sequence[Any], after: Sequence[Any]) -> list[Any] | N
         largest = int(old_tensor.max())
         for old, new in sorted(others):
             if old == largest and int(old_tensor.min()) >= 0:
-                scaled = (tensor * new + old - 1) // old
+                scaled = ((tensor * new + old - 1) // old).contiguous()
                 # The longest one may have been left out.
                 scaled.view(-1)[int(tensor.argmax())] = new
                 fitted[index], found = scaled, True
