@@ -47,8 +47,8 @@ def join_pieces(program: torch.export.ExportedProgram) -> None:
     for node in reversed(of_pieces):
         if node.users:
             raise CaptureError(
-                f"What is computed of a piece of data-dependent length{_at(node)} is used for more than to be joined with "
-                "that of the other pieces. Compute with tensors instead, as by a mask of what belongs together."
+                f"What is computed of a piece of data-dependent length{_at(node)} is used for more than to be joined "
+                "with that of the other pieces. Compute with tensors instead, as by a mask of what belongs together."
             )
         graph.erase_node(node)
     program.graph_module.recompile()
