@@ -413,7 +413,7 @@ def _narrow_products() -> Cases:
 
 
 def references() -> Mapping[str, Callable[..., torch.Tensor]]:
-    """Return what overloads compute that this torch has no kernel for, as functions of their tensors."""
+    """Return what calls compute, as functions of their tensors, where this torch has no kernel or a rough one."""
 
     def product(left: torch.Tensor, right: torch.Tensor, *rest: object) -> torch.Tensor:
         return left.float() @ right.float()
@@ -421,7 +421,12 @@ def references() -> Mapping[str, Callable[..., torch.Tensor]]:
     def sum_with_product(added: torch.Tensor, left: torch.Tensor, right: torch.Tensor, *rest: object) -> torch.Tensor:
         return added + product(left, right)
 
+    def exponential(matrices: torch.Tensor) -> torch.Tensor:
+        wide = torch.complex128 if matrices.is_complex() else torch.float64
+        return torch.linalg.matrix_exp(matrices.to(wide)).to(matrices.dtype)
+
     return {
+        "aten::linalg_matrix_exp": exponential,
         **dict.fromkeys(("aten::mm.dtype", "aten::bmm.dtype"), product),
         **dict.fromkeys(("aten::addmm.dtype", "aten::baddbmm.dtype"), sum_with_product),
     }

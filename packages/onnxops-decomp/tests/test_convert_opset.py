@@ -297,8 +297,9 @@ def agree(got, want, case):
         if want.dtype.kind in "OUST":
             assert (got.astype(str) == want.astype(str)).all()
             return
-        # What is composed in BFLOAT16 is rounded after each step: two units in the last place, of 2**-7 at most.
-        rtol = 2**-6 if want.dtype.name == "bfloat16" else 1e-3
+        # What is composed in half precision is rounded after each step: two units in the last place, of 2**-7 in
+        # BFLOAT16 and 2**-10 in FLOAT16 at most. What ONNX expects is itself as far from the exact results.
+        rtol = {"bfloat16": 2**-6, "float16": 2**-9}.get(want.dtype.name, 1e-3)
         if want.dtype.kind not in "biufc":
             got, want = got.astype(np.float32), want.astype(np.float32)
         np.testing.assert_allclose(got, want, rtol=max(case.rtol, rtol), atol=max(case.atol, 1e-5))
@@ -333,8 +334,9 @@ HARMLESS = {"right", "refused", "the original does not run"}
 
 
 def checked(case):
-    # ONNX's evaluator finds no constants around the bodies of this operator, which no runtime knows.
-    return "flexattention" not in case.name
+    # ONNX's evaluator finds no constants around the bodies of this operator, which no runtime knows; and two runs of a
+    # model that draws numbers are not equal.
+    return "flexattention" not in case.name and case.model.graph.node[0].op_type != "Bernoulli"
 
 
 @pytest.mark.parametrize("opset", [13])

@@ -45,7 +45,7 @@ LEFT_AS_IT_IS = frozenset(
 NO_DOUBLES_EMITTED = frozenset(
     (
         *("AveragePool", "Conv", "ConvTranspose", "Det", "GridSample", "LRN", "LpPool", "MaxPool", "MaxUnpool", "RNN"),
-        *("Attention", "MeanVarianceNormalization", "MelWeightMatrix", "RoiAlign"),
+        *("Attention", "MeanVarianceNormalization", "MelWeightMatrix", "OptionalGetElement", "RoiAlign"),
     )
 )
 # Gaps that a later runtime closed; the stand-in stays for the runtimes before it.

@@ -80,7 +80,7 @@ def group_query_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> 
 
 CALLS = [
     Call("Attention", 23, lambda q, k, v: native.attention(q, k, v, is_causal=True, num_outputs=1), (Q, K, V), 23),
-    Call("Attention", 24, lambda q, k, v, n: native.attention(q, k, v, None, None, None, n)[0], (Q, K, V, LENGTHS), 24),
+    Call("Attention", 24, lambda q, k, v, n: native.attention(q, k, v, None, None, None, n)[0], (Q, K, V, LENGTHS), 23),
     Call("Attention", 25, windows, (Q, K, V), 25, not_run=(25, 26)),
     Call("RotaryEmbedding", 23, native.rotary_embedding, ((2, 3, 5, 8), (2, 5, 4), (2, 5, 4)), 23),
     Call("RMSNormalization", 23, native.rms_normalization, ((2, 3, 8), (8,)), 23),
@@ -129,7 +129,7 @@ CALLS = [
         11,
         lambda b, s: native.non_max_suppression(b, s, 4, 0.2, 0.1),
         ((2, 12, 4), (2, 3, 12)),
-        11,
+        10,
         9,
         not_run=WITHOUT_EVALUATOR,
     ),
@@ -234,3 +234,27 @@ def test_a_dtype_that_the_onnx_operator_lacks_is_composed(call: Call, opset: int
     feeds = {value.name: tensor.numpy() for value, tensor in zip(lowered.proto.graph.input, tensors, strict=True)}
     actual = [torch.from_numpy(array) for array in ReferenceEvaluator(lowered.proto).run(None, feeds)]
     compare(actual, expected_of(call.function, tensors))
+
+
+MASKS = {
+    "one row": torch.randn(1, 6),
+    "one column": torch.randn(5, 1),
+    "of each batch": torch.randn(2, 1, 1, 6),
+    "of fewer keys": torch.randn(5, 4),
+    "bool": torch.rand(5, 6) > 0.3,
+}
+
+
+@pytest.mark.parametrize("opset", swept(13, 23, 24, 25))
+@pytest.mark.parametrize("lengths", [(), (LENGTHS,)], ids=["all keys", "lengths"])
+@pytest.mark.parametrize("name", MASKS)
+def test_masks_of_attention_are_widened_as_the_specification_says(
+    name: str, lengths: tuple[torch.Tensor, ...], opset: int
+) -> None:
+    tensors = [*(torch.randn(shape) for shape in (Q, K, V)), MASKS[name], *lengths]
+
+    def attention(*inputs: torch.Tensor) -> Any:
+        return native.attention(*inputs[:4], None, None, *inputs[4:], num_outputs=1)
+
+    lowered = lower(attention, tensors, opset=opset)
+    compare(run(lowered.proto, tensors), expected_of(attention, tensors))

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from onnxops_decomp.builder.forms import adapter
 from onnxops_decomp.builder.sizes import Size
 from onnxops_decomp.errors import UnsupportedOpsetError
-from onnxops_decomp.formulas.attention import attended, causal_mask, grouped
+from onnxops_decomp.formulas.attention import attended, causal_mask, grouped, mask_of_all_keys
 from onnxops_decomp.formulas.operands import arange
 from onnxops_decomp.spec.inference import dims_of, same_dim
 
@@ -94,21 +94,6 @@ def _with_groups(
     return op.reshape(result, sizes)
 
 
-def _for_all_keys(op: OpBuilder, mask: ir.Value, total: Size, *, has_lengths: bool) -> ir.Value:
-    """Return a mask with an entry for each key: since opset 24 what lies beyond a shorter one is masked.
-
-    Sizes known only at run time are compared where padded caches are used, for which shorter masks are meant.
-    """
-    have = op.size(mask, -1)
-    known = isinstance(have, int) and isinstance(total, int)
-    if have in (1, total) or same_dim(op.dim(have), op.dim(total)) or not (known or has_lengths):
-        return mask
-    missing = op.size_max(op.size_sub(total, have), 0)
-    dtype = op.dtype(mask)
-    beyond = op.constant(False if dtype == ir.DataType.BOOL else -math.inf, dtype)
-    return op.Pad(mask, op.vector([0, missing]), beyond, [op.rank(mask) - 1])
-
-
 @adapter("Attention", below=24)
 def attention_without_lengths(
     op: OpBuilder,
@@ -131,7 +116,7 @@ def attention_without_lengths(
     total = op.size(K, -2 if op.rank(K) == 4 else 1)
     if mask is not None:
         keys = total if past_key is None else op.size_add(total, op.size(past_key, 2))
-        mask = _for_all_keys(op, mask, keys, has_lengths=nonpad_kv_seqlen is not None)
+        mask = mask_of_all_keys(op, mask, keys, has_lengths=nonpad_kv_seqlen is not None)
     if nonpad_kv_seqlen is not None:
         used = op.Unsqueeze(nonpad_kv_seqlen, [1, 2, 3])
         valid = op.Less(arange(op, total), used)

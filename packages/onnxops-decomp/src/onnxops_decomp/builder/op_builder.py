@@ -214,6 +214,8 @@ class OpBuilder(SizeOperations):
         """
         spec = self._spec(op_type)
         values = binding.bind_inputs(self, spec, inputs)
+        if self.context.runtime is not None:
+            self.context.runtime.prepare(self, op_type, values, attributes)
         return self._adapted(spec, values, binding.bind_attributes(spec, attributes), count)
 
     def _spec(self, op_type: str) -> OpSpec:
@@ -237,6 +239,7 @@ class OpBuilder(SizeOperations):
             older = {} if below is None else {"older": self.at(below)}
             result = function(self.newest, *values, **older, **attributes, **wanted)
             if result is not None:
+                self._refine(spec.op_type, values, attributes, result)
                 return (result,) if isinstance(result, ir.Value) else result
         if self.opset < NEGATIVE_AXES_OPSET:
             attributes = with_positive_axes(self.opset, spec.op_type, values, attributes)
@@ -371,6 +374,15 @@ class OpBuilder(SizeOperations):
                 output.type = ir.TensorType(dtype)
         self.scope.nodes.append(node)
         return tuple(node.outputs)
+
+    def _refine(self, op_type: str, values: list[ir.Value | None], attributes: dict[str, Any], result: object) -> None:
+        """Note of the one result of a call in the newest dialect what its nodes at the requested opset hide."""
+        rule = inference.shape_rule(op_type) if self.dialect == NEWEST_OPSET else None
+        if rule is None or not isinstance(result, ir.Value):
+            return
+        dims = rule(values, attributes, self.static)
+        if dims is not None:
+            self.set_dims(result, dims)
 
     def _infer_shapes(
         self,

@@ -10,11 +10,20 @@ import onnx_ir as ir
 from onnxops_decomp.builder.sizes import Size
 from onnxops_decomp.formulas.operands import arange
 from onnxops_decomp.formulas.products import written_product
+from onnxops_decomp.spec.inference import dims_of, same_dim
 
 if TYPE_CHECKING:
     from onnxops_decomp.builder.op_builder import OpBuilder
 
-__all__ = ["attended", "causal_mask", "grouped", "masked", "scaled_query"]
+__all__ = [
+    "attended",
+    "causal_mask",
+    "grouped",
+    "mask_of_all_keys",
+    "mask_of_all_queries",
+    "masked",
+    "scaled_query",
+]
 
 
 def causal_mask(op: OpBuilder, length: Size, total: Size, past: Size = 0) -> ir.Value:
@@ -129,3 +138,26 @@ def grouped(
         else:
             mask = op.reshape(mask, [sizes[0], groups, op.size_floordiv(heads, groups), *sizes[2:]])
     return query, op.Unsqueeze(key, [2]), op.Unsqueeze(value, [2]), mask
+
+
+def mask_of_all_keys(op: OpBuilder, mask: ir.Value, total: Size, *, has_lengths: bool) -> ir.Value:
+    """Return a mask with an entry for each key: since opset 24 what lies beyond a shorter one is masked.
+
+    Sizes known only at run time are compared where padded caches are used, for which shorter masks are meant.
+    """
+    have = op.size(mask, -1)
+    known = isinstance(have, int) and isinstance(total, int)
+    if have == total or same_dim(op.dim(have), op.dim(total)) or not (known or has_lengths):
+        return mask
+    missing = op.size_max(op.size_sub(total, have), 0)
+    dtype = op.dtype(mask)
+    beyond = op.constant(False if dtype == ir.DataType.BOOL else -math.inf, dtype)
+    return op.Pad(mask, op.vector([0, missing]), beyond, [op.rank(mask) - 1])
+
+
+def mask_of_all_queries(op: OpBuilder, mask: ir.Value, length: Size) -> ir.Value:
+    """Return a mask with a row for each query."""
+    dims = dims_of(mask)
+    if dims is None or len(dims) < 2 or dims[-2] != 1 or length == 1:
+        return mask
+    return op.expand(mask, [*op.sizes(mask)[:-2], length, op.size(mask, -1)])

@@ -54,15 +54,45 @@ def _bilinear(
     return torch.nn.functional.linear(pairs, weight.flatten(1), bias)
 
 
-def _of_half(
-    function: Callable[..., torch.Tensor], input: torch.Tensor, n: int | None = None, dim: int = -1, norm: Any = None
+def _with_points(input: torch.Tensor, dim: int, points: Any) -> torch.Tensor:
+    """Cut a dynamic dimension, or fill it with zeros, to the points that a transform is asked for."""
+    if not isinstance(input.shape[dim], torch.SymInt) or (isinstance(points, int) and points < 1):
+        return input
+    axis = dim % input.dim()
+    zeros = input.new_zeros([*input.shape[:axis], points, *input.shape[axis + 1 :]])
+    return torch.cat([input, zeros], axis).narrow(axis, 0, points)
+
+
+def _transform(
+    function: Callable[..., torch.Tensor],
+    halved: bool,
+    input: torch.Tensor,
+    n: int | None = None,
+    dim: int = -1,
+    norm: Any = None,
 ) -> torch.Tensor:
-    """Transform the first half of a spectrum to ``n`` values, which uses ``n // 2 + 1`` of them."""
-    if isinstance(n, int) and isinstance(input.shape[dim], torch.SymInt):
-        axis, needed = dim % input.dim(), n // 2 + 1
-        zeros = input.new_zeros([*input.shape[:axis], needed, *input.shape[axis + 1 :]])
-        input = torch.cat([input, zeros], axis).narrow(axis, 0, needed)
+    """See ``torch.fft.fft`` and its kind; ``halved`` ones use ``n // 2 + 1`` points of their input."""
+    if n is not None:
+        input = _with_points(input, dim, n // 2 + 1 if halved else n)
     return function(input, n, dim, norm)
+
+
+def _transforms(
+    function: Callable[..., torch.Tensor],
+    halved: bool,
+    axes: Sequence[int] | None,
+    input: torch.Tensor,
+    s: Sequence[int] | None = None,
+    dim: Sequence[int] | None = None,
+    norm: Any = None,
+) -> torch.Tensor:
+    """See ``torch.fft.fftn`` and its kind; ``axes`` are those of a call without ``dim``."""
+    dim = axes if dim is None else dim
+    if s is not None and len(s) <= input.dim():
+        over = range(-len(s), 0) if dim is None else dim
+        for place, (axis, points) in enumerate(zip(over, s, strict=False), 1):
+            input = _with_points(input, axis, points // 2 + 1 if halved and place == len(s) else points)
+    return function(input, s, dim, norm)
 
 
 def _pad_sequence(
@@ -152,6 +182,18 @@ def _max_pool_definitions() -> dict[Any, Callable[..., Any]]:
     return found
 
 
+def _transform_definitions() -> dict[Any, Callable[..., Any]]:
+    found: dict[Any, Callable[..., Any]] = {}
+    for name in ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft"):
+        halved = name in ("irfft", "hfft")
+        function = getattr(torch.fft, name)
+        found[function] = functools.partial(_transform, function, halved)
+        for suffix, axes in (("n", None), ("2", (-2, -1))):
+            function = getattr(torch.fft, name + suffix)
+            found[function] = functools.partial(_transforms, function, halved, axes)
+    return found
+
+
 DYNAMIC_DEFINITIONS: Mapping[Any, Callable[..., Any]] = {
     torch.cdist: _cdist,
     torch.kron: kron,
@@ -162,8 +204,7 @@ DYNAMIC_DEFINITIONS: Mapping[Any, Callable[..., Any]] = {
     torch.linalg.multi_dot: multi_dot,
     torch.chain_matmul: lambda *matrices: multi_dot(matrices),
     torch.nn.functional.bilinear: _bilinear,
-    torch.fft.irfft: functools.partial(_of_half, torch.fft.irfft),
-    torch.fft.hfft: functools.partial(_of_half, torch.fft.hfft),
+    **_transform_definitions(),
     torch.gradient: gradient,
     PAD_SEQUENCE: _pad_sequence,
     torch.resize_as_: _resize_as_,

@@ -300,15 +300,20 @@ def _tile(inputs: Sequence[ir.Value | None], attributes: Attributes, constant: C
 def _pad(inputs: Sequence[ir.Value | None], attributes: Attributes, constant: ConstantOf) -> Dims | None:
     dims = dims_of(inputs[0])
     pads = np.asarray(attributes["pads"]) if "pads" in attributes else constant(inputs[1])
-    if dims is None or pads is None or (len(inputs) > 3 and inputs[3] is not None):
-        return None if dims is None else (UNKNOWN_DIM,) * len(dims)
-    half = len(pads) // 2
-    return tuple(
-        dim + int(pads[axis] + pads[axis + half])
-        if isinstance(dim, int)
-        else (dim if pads[axis] == pads[axis + half] == 0 else UNKNOWN_DIM)
-        for axis, dim in enumerate(dims)
-    )
+    if dims is None:
+        return None
+    over: Sequence[int] | None = range(len(dims))
+    if len(inputs) > 3 and inputs[3] is not None:
+        axes = constant(inputs[3])
+        over = None if axes is None else [int(axis) for axis in axes]
+    if over is None:
+        return (UNKNOWN_DIM,) * len(dims)
+    result = list(dims)
+    for place, axis in enumerate(over):
+        dim, added = dims[axis], None if pads is None else (int(pads[place]), int(pads[place + len(over)]))
+        if added != (0, 0):
+            result[axis] = UNKNOWN_DIM if added is None or not isinstance(dim, int) else dim + sum(added)
+    return tuple(result)
 
 
 def _windows(dims: Dims, kernel: Sequence[int], attributes: Attributes) -> list[Dim]:

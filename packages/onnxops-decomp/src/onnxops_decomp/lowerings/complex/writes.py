@@ -197,3 +197,9 @@ def _random(name: str, scale: float) -> Function:
 for _name, _scale in (("rand", 1.0), ("rand_like", 1.0), ("randn", math.sqrt(0.5)), ("randn_like", math.sqrt(0.5))):
     for _overload in (_name, f"{_name}.generator"):
         lowering(f"aten::{_overload}", complex=True)(_random(f"aten::{_overload}", _scale))
+
+
+@lowering(aten.uniform.default, complex=True)
+def uniform(op: OpBuilder, self: ir.Value, start: float = 0.0, end: float = 1.0) -> ir.Value:
+    part = op.Gather(self, 0, axis=-1)
+    return joined(op, *(builtin_function("aten::uniform")(op, part, start, end) for _ in range(2)))

@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxops_decomp.builder.runtime import Deviation, Runtime
+from onnxops_decomp.formulas.attention import mask_of_all_keys, mask_of_all_queries
 from onnxops_decomp.passes.matching import operand, producer
 
 # They register what stands in the place of missing kernels.
@@ -47,6 +48,20 @@ def _prepare(op: OpBuilder, op_type: str, values: list[ir.Value | None], attribu
             values[:] = [_apart_from_sigmoid(op, value) for value in values]
     elif op_type == "LayerNormalization" and op.opset >= 17 and is_older(1, 27):
         _center(op, values, attributes.get("axis", -1))
+    elif op_type == "Attention" and op.opset >= 23:
+        _widen_mask(op, values)
+
+
+def _widen_mask(op: OpBuilder, values: list[ir.Value | None]) -> None:
+    """Give the mask of attention an entry for each query and key: the runtime broadcasts batches and heads alone."""
+    query, key, _, mask, past, _, lengths = [*values, *[None] * 7][:7]
+    if query is None or key is None or mask is None:
+        return
+    total = op.size(key, -2)
+    if past is not None:
+        total = op.size_add(total, op.size(past, 2))
+    mask = mask_of_all_keys(op, mask, total, has_lengths=lengths is not None)
+    values[3] = mask_of_all_queries(op, mask, op.size(query, -2))
 
 
 def _center(op: OpBuilder, values: list[ir.Value | None], axis: object) -> None:
