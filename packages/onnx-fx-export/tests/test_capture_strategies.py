@@ -106,6 +106,28 @@ def test_by_default_the_first_one_that_serves_is_taken() -> None:
     assert export(Blocks(), (torch.ones(2),), capture_repeated_blocks=True).capture_strategy == "repeated-blocks"
 
 
+class CastsItsLayer(torch.nn.Module):
+    """Casts a layer in each call, as the routers of some mixtures of experts do."""
+
+    def __init__(self, by_name: bool, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.linear, self.by_name = torch.nn.Linear(4, 3, dtype=dtype), by_name
+
+    def forward(self, x):
+        dtype = torch.float32
+        self.linear = self.linear.to(dtype=dtype) if self.by_name else self.linear.to(dtype)
+        return self.linear(x)
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_a_layer_may_be_cast_to_the_dtype_that_it_has(by_name: bool) -> None:
+    model, x = CastsItsLayer(by_name, torch.float32), torch.randn(2, 4)
+    program = export(model, (x,))
+    torch.testing.assert_close(program(x), model(x).detach())
+    with pytest.raises(CaptureError, match="swap"):
+        export(CastsItsLayer(by_name, torch.float64), (x,))
+
+
 def test_dynamo_does_not_lose_a_symbolic_method() -> None:
     with pytest.raises(CaptureError, match="symbolic method"):
         export(lambda x: Doubled.apply(x), (torch.ones(2),), strategy="strict")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 
@@ -13,6 +14,7 @@ from torch import nn
 from torch.export import Dim
 
 from onnx_fx_export import CaptureError, DynamicShapeError, InvalidArgumentError, export
+from onnx_fx_export.capture.strategies import STRATEGIES
 
 ROWS = ({0: "rows"},)
 
@@ -190,6 +192,17 @@ def test_numbers_that_hold_for_some_sizes_are_kept_open() -> None:
     assert restricted.capture_strategy == "non-strict"
     with pytest.raises(InvalidArgumentError):
         restricted(torch.randn(13, 4))
+
+
+@pytest.mark.filterwarnings("ignore:The model is right for a part")
+def test_numbers_that_hold_for_some_sizes_are_kept_open_before_other_ways_are_tried(monkeypatch) -> None:
+    tried = []
+    for name, one in STRATEGIES.items():
+        noting = lambda attempts, one=one: (tried.append(one.name), one.record(attempts))[1]  # noqa: E731
+        monkeypatch.setitem(STRATEGIES, name, dataclasses.replace(one, record=noting))
+    shapes = ({0: Dim.DYNAMIC, 1: Dim.DYNAMIC},)
+    assert export(Model(of_a_given_height), (torch.randn(8, 10),), dynamic_shapes=shapes)
+    assert tried == ["non-strict", "open-sizes"]
 
 
 def best(x: torch.Tensor) -> torch.Tensor:

@@ -43,6 +43,7 @@ from onnx_fx_export.torch_private import (
     number_symbols_from,
     recorded_apart,
     scan,
+    shared_bounds,
     undecided_condition,
     whole_bounds,
 )
@@ -305,6 +306,23 @@ def test_bounds_of_what_is_cut_off_are_whole() -> None:
     with whole_bounds():
         found = SymPyValueRangeAnalysis.trunc_to_int(ValueRanges(sympy.Float(0.0), sympy.oo), torch.int64)
     assert found.lower.is_Integer
+
+
+def test_bounds_of_parts_are_found_once_and_are_those_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch.utils._sympy.functions import FloorDiv
+    from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
+
+    x, y = sympy.symbols("x y", integer=True)
+    part = FloorDiv(3 * x + y, 2) ** 2
+    asked = [part, part + 1, sympy.Max(part, y) - part, sympy.Ge(part, 2), x]
+    ranges = [{x: ValueRanges(2, 9), y: ValueRanges(0, upper)} for upper in (4, 7)]
+    expected = [bound_sympy(each, of_symbols) for of_symbols in ranges for each in asked]
+    calls, usual = [], onnx_fx_export.torch_private._run_sympy_handler
+    counting = lambda analysis, args, part: (calls.append(part), usual(analysis, args, part))[1]  # noqa: E731
+    monkeypatch.setattr(onnx_fx_export.torch_private, "_run_sympy_handler", counting)
+    with shared_bounds():
+        assert [bound_sympy(each, of_symbols) for of_symbols in ranges for each in asked] == expected
+    assert calls.count(part) == len(ranges)
 
 
 @pytest.mark.parametrize("operator", ["nonzero", "item"])

@@ -33,7 +33,7 @@ from onnx_fx_export.inputs.arguments import (
 from onnx_fx_export.lower.convert import ConversionOptions, ModelNames, convert
 from onnx_fx_export.sizes.dimension_names import name_output_axes
 from onnx_fx_export.sizes.facts import SizeFacts
-from onnx_fx_export.torch_private import whole_bounds
+from onnx_fx_export.torch_private import shared_bounds, whole_bounds
 from onnx_fx_export.torchscript import export_through_torchscript, fall_back
 from onnxops_core.exporting import conversion_settings, warn_user
 from onnxops_decomp.exporting import (
@@ -91,11 +91,11 @@ class ExportRequest:
             OnnxExporterError: If one of them fails.
         """
         given, reference = self.given, self._reference()
-        with record.stage("capture"), whole_bounds():
+        with record.stage("capture"), whole_bounds(), shared_bounds():
             # Trial runs, which compare the model and what was captured of it, are a stage inside this one.
             captured = self.captured(record.stage)
             record.captured = captured.program
-        with record.stage("convert"), conversion_settings(), whole_bounds(), record.profiled():
+        with record.stage("convert"), conversion_settings(), whole_bounds(), shared_bounds(), record.profiled():
             record.program = result = self.converted(captured, reference)
             result.capture_strategy = captured.found.strategy
             if given["optimize"] == "onnxscript":

@@ -342,8 +342,12 @@ def captured_by_strategies(request: CaptureRequest, example: Example, declared: 
         OnnxExporterError: If none serves, not even for some sizes: the first failure.
     """
     attempts = Attempts(request, example, declared)
-    chosen = STRATEGIES.values() if request.strategy is None else [STRATEGIES[request.strategy]]
-    for strategy in chosen:
+    waiting = [*STRATEGIES.values()] if request.strategy is None else [STRATEGIES[request.strategy]]
+    while waiting:
+        if attempts.restricted is not None:
+            # The others make numbers of the same sizes: they come into question if those cannot stay open.
+            waiting.sort(key=lambda strategy: strategy.name != OPEN.name)
+        strategy = waiting.pop(0)
         if strategy.name in attempts.failures:
             continue
         if reason := strategy.refusal(attempts):

@@ -52,8 +52,8 @@ class _Known:
         return found
 
 
-# So many sizes stand for one search.
-_known_at = functools.lru_cache(maxsize=64)(_Known)
+# A search for sizes that contradict a guard of three dimensions goes through fewer, for one guard after the other.
+_known_at = functools.lru_cache(maxsize=256)(_Known)
 _INTEGERS = (sympy.Integer, type(sympy.S.Zero), type(sympy.S.One), type(sympy.S.NegativeOne))
 # SymPy is slow to find what these are.
 _OF_INTEGERS: dict[type[sympy.Basic], Callable[[list[Any]], sympy.Basic]] = {
