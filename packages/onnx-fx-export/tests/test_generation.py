@@ -125,7 +125,9 @@ def test_texts_are_read_in_steps_of_any_size(name, llama):
 @pytest.mark.parametrize("engine", ["onnxruntime", "genai"])
 @pytest.mark.parametrize("name", ["gemma2", "gemma3", "gpt_neox", "opt", "bloom", "falcon", "mixtral"])
 def test_every_architecture_reads_in_steps_of_any_size(name, engine, precision, tmp_path):
-    model = language_model(name).to(torch.float16 if precision == "fp16" else torch.float32)
+    # Rounding to float16 decides between experts whose scores lie as close as float16 numbers do: all are asked there.
+    everyone = {"num_experts_per_tok": 4} if (name, precision) == ("mixtral", "fp16") else {}
+    model = language_model(name, **everyone).to(torch.float16 if precision == "fp16" else torch.float32)
     folder = export_folder(model, tmp_path / "out", precision=precision, engine=engine, verify=False)
 
     for steps in STEPS.values():
