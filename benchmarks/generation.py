@@ -52,7 +52,7 @@ COUNTED: dict[str, tuple[str, dict[str, Any]]] = {
     **MODELS,
     "qwen2": ("Qwen2Config", {}),
     "phi": ("PhiConfig", {}),
-    "phi3": ("Phi3Config", {}),
+    "phi3": ("Phi3Config", {"original_max_position_embeddings": 2048}),
     "gemma": ("GemmaConfig", {}),
     "gemma2": ("Gemma2Config", _MIXED),
     "gemma3": ("Gemma3TextConfig", _MIXED),

@@ -156,18 +156,21 @@ class CachedGraph(torch.nn.Module):
         Returns:
             ``logits`` (B, S or 1, vocabulary) and ``present``, of the form of ``past_key_values``.
         """
-        cache = {self._cache_name: as_dynamic(past_key_values, self._empty)}
+        result = self.read_from(as_dynamic(past_key_values, self._empty), new, attention_mask, **given)
+        return {"logits": result.logits, "present": kept_by(getattr(result, self._cache_name))}
+
+    def read_from(self, cache: Any, new: int, attention_mask: torch.Tensor, **given: torch.Tensor) -> Any:
+        """Return what the model returns of what is new, behind a cache of transformers."""
         if self._takes_positions and "position_ids" not in given:
             given["position_ids"] = (attention_mask.cumsum(-1) - 1).clamp(min=0)[:, -new:]
         with reading_last(self._head, attention_mask[:, -new:]):
-            result = self.model(
+            return self.model(
                 attention_mask=attention_mask,
                 use_cache=True,
                 return_dict=True,
-                **cache,
+                **{self._cache_name: cache},
                 **given,
             )
-        return {"logits": result.logits, "present": kept_by(getattr(result, self._cache_name))}
 
 
 class DecoderGraph(CachedGraph):
