@@ -267,6 +267,22 @@ def test_a_model_that_counts_padding_is_compared_without_it(engine, tmp_path):
     assert [compared.prompts for compared in folder.compared] == [(1,), (7,), (100,), (11, 11, 11)]
 
 
+def test_a_model_that_counts_padding_behind_a_cache_is_compared_without_it(tmp_path):
+    import transformers
+
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+    tower = {**sizes, "image_size": 16, "patch_size": 8}
+    settings = {"vocab_size": 64, "max_position_embeddings": 256, "initializer_range": 0.3, "pad_token_id": 0}
+    torch.manual_seed(0)
+    config = transformers.GitConfig(vision_config=tower, bos_token_id=1, eos_token_id=2, **sizes, **settings)
+    model = transformers.GitForCausalLM(config).eval()  # which takes what is kept for places of an image
+
+    with pytest.warns(UserWarning, match="GitForCausalLM counts padding before a prompt as part of the text"):
+        folder = export_folder(model, tmp_path / "out", engine="onnxruntime")
+
+    assert [compared.prompts for compared in folder.compared] == [(1,), (7,), (100,), (11, 11, 11)]
+
+
 def test_genai_is_not_asked_to_pad_where_positions_are_places(tmp_path):
     pytest.importorskip("onnxruntime_genai", reason="the engine of this test is an optional package")
     import transformers
