@@ -52,7 +52,7 @@ COUNTED: dict[str, tuple[str, dict[str, Any]]] = {
     **MODELS,
     "qwen2": ("Qwen2Config", {}),
     "phi": ("PhiConfig", {}),
-    "phi3": ("Phi3Config", {}),
+    "phi3": ("Phi3Config", {"original_max_position_embeddings": 2048}),
     "gemma": ("GemmaConfig", {}),
     "gemma2": ("Gemma2Config", _MIXED),
     "gemma3": ("Gemma3TextConfig", _MIXED),
@@ -62,7 +62,12 @@ COUNTED: dict[str, tuple[str, dict[str, Any]]] = {
     "ernie": ("Ernie4_5Config", {}),
     "hunyuan": ("HunYuanDenseV1Config", {}),
     "gpt_oss": ("GptOssConfig", {**_MIXED, "num_local_experts": 4, "num_experts_per_tok": 2}),
-}
+    "lfm2": ("Lfm2Config", {"layer_types": ["conv", "full_attention"] * 4}),
+    "lfm2_moe": ("Lfm2MoeConfig", {"layer_types": ["conv", "full_attention"] * 4, "num_experts": 4,
+                                   "num_experts_per_tok": 2, "moe_intermediate_size": 256, "num_dense_layers": 2}),
+    "granite_hybrid": ("GraniteMoeHybridConfig", {"layer_types": ["attention"] * 8, "num_local_experts": 0,
+                                                  "shared_intermediate_size": 1536}),
+}  # fmt: skip
 
 
 def checkpoint(name: str, folder: Path) -> None:

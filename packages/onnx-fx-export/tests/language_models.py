@@ -115,6 +115,8 @@ STATE_SPACES: dict[str, tuple[str, dict[str, Any]]] = {
                                        "num_hidden_layers": 3, "ssm_state_size": 8, "mamba_num_heads": 8,
                                        "mamba_head_dim": 8, "n_groups": 2, "chunk_size": 16}),
     "lfm2": ("Lfm2Config", {**_GROUPED, "block_auto_adjust_ff_dim": False, "layer_types": ["conv", "full_attention"]}),
+    "lfm2_moe": ("Lfm2MoeConfig", {**_GROUPED, **_EXPERTS, "num_dense_layers": 1,
+                                   "layer_types": ["conv", "full_attention"]}),
 }  # fmt: skip
 
 _EYES = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,

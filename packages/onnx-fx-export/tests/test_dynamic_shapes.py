@@ -191,3 +191,15 @@ def test_sizes_that_data_decides() -> None:
     program = export(function, (torch.tensor([1.0, -1.0, 2.0]),), dynamic_shapes={"x": {0: "n"}})
     for x in (torch.tensor([-1.0, 3.0, 4.0, 5.0]), torch.tensor([-1.0, -2.0])):
         torch.testing.assert_close(program(x), function(x))
+
+
+def test_as_many_places_from_the_end_as_there_are_need_no_slice() -> None:
+    def function(x, part):
+        return x[:, -x.shape[1] :] * 2, x[:, -part.shape[0] :]
+
+    shapes = ({1: "n"}, {0: "m"})
+    program = export(function, (torch.randn(2, 5), torch.randn(3)), dynamic_shapes=shapes)
+
+    assert [node.op_type for node in program.model.graph].count("Slice") == 1
+    for call in ((torch.randn(2, 7), torch.randn(2)), (torch.randn(2, 4), torch.randn(4))):
+        torch.testing.assert_close(program(*call), function(*call))

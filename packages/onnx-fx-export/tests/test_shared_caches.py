@@ -319,3 +319,45 @@ def test_rows_without_keys_are_those_of_the_mask_itself(more):
     assert count(program, "ReduceMax") == (more != 0)
     arguments = call(1, 6, 4)
     torch.testing.assert_close(program(*arguments)[0], model(*arguments)[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("order", "bound", "whole"), [("qkv", 0, True), ("kqv", 0, False), ("qkv", 1, False)])
+def test_columns_of_one_product_stay_together(order, bound, whole):
+    size = HEADS * WIDTH
+
+    class Cut(OneLayer):
+        def forward(self, input_ids, attention_mask, key, value):
+            columns = self.project(self.embedding(input_ids))
+            columns = torch.nn.functional.pad(columns, (0, bound))
+            parts = {name: columns[..., place * size : (place + 1) * size] for place, name in enumerate(order)}
+            query, new_key, new_value = (parts[name].unflatten(-1, (HEADS, WIDTH)).transpose(1, 2) for name in "qkv")
+            keys, values = torch.cat([key, new_key], 2), torch.cat([value, new_value], 2)
+            queries = torch.arange(input_ids.shape[1])[:, None] + key.shape[2]
+            allowed = self.mask(queries, torch.arange(keys.shape[2]), attention_mask.bool()[:, None, None])
+            result = self.attended(query, keys, values, allowed, attention_mask)
+            return result.transpose(1, 2).flatten(2), keys, values
+
+    def causal(queries, keys, padding):
+        return (keys <= queries) & padding
+
+    _, program, shares = exported(causal, Cut(causal))
+
+    assert shares
+    (operator,) = (node for node in program.model.graph if node.op_type == "GroupQueryAttention")
+    assert (operator.inputs[1] is None) == whole
+    assert any(node.op_type == "Slice" for node in program.model.graph) != whole
+
+
+def test_products_that_a_model_has_joined_run_joined(tmp_path):
+    model = language_model("phi3", hidden_size=64)
+
+    folder = export_folder(model, tmp_path / "out", verify=False)
+
+    graph = onnx.load(folder.path / "model.onnx", load_external_data=False).graph
+    attentions = [node for node in graph.node if node.op_type == "GroupQueryAttention"]
+    assert len(attentions) == 2
+    assert not any(name for node in attentions for name in node.input[1:3])
+    tokens = np.arange(3, 20)[None]
+    wanted = model.generate(torch.from_numpy(tokens), do_sample=False, max_new_tokens=20, min_new_tokens=20)
+    found = Generator(folder.path).generate(tokens, max_new_tokens=20, min_new_tokens=20)
+    np.testing.assert_array_equal(found, wanted.numpy())

@@ -23,6 +23,7 @@ from onnx_fx_export.generation.experts import joined_experts
 from onnx_fx_export.generation.frequencies import settled_frequencies
 from onnx_fx_export.generation.kinds import Kind, Part, kind_of
 from onnx_fx_export.generation.loading import loaded
+from onnx_fx_export.generation.operators.convolutions import TRANSLATIONS as OF_CONVOLUTIONS
 from onnx_fx_export.generation.operators.delta_rules import TRANSLATIONS as OF_DELTA_RULES
 from onnx_fx_export.generation.operators.delta_rules import delta_rules_as_operators
 from onnx_fx_export.generation.operators.experts import TRANSLATIONS as OF_EXPERTS
@@ -169,14 +170,13 @@ def export_folder(
     model = kind.model
     own_adapters = adapters_of(model) if adapters else Adapters()
     _check_weights(model, dtype, precision, on_paper=stream is not None)
-    if engine == "genai" and kind.genai_type is None:
-        raise _unknown_to_genai(kind)
     try:
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as beside:
             written = Path(beside) / path.name
             written.mkdir()
             rounded = _rounded(kind, precision, stages, stream)
             with in_mode(model, torch.onnx.TrainingMode.EVAL), rounded as quantization:
+                kind = _run_by(engine, kind)
                 request = _Request(kind, engine, logits == "last", tokenizer, stream, own_adapters, windowed_caches)
                 nodes = _write(request, written, stages)
                 compared: list[Compared] = []
@@ -209,6 +209,20 @@ def _from_folder(
         if stream is not None:
             return stream.model, tokenizer, stream
     return *loaded(folder, tokenizer, dtype), None
+
+
+def _run_by(engine: str, kind: Kind) -> Kind:
+    """Return the kind of a model for an engine, which may run it in another form.
+
+    Raises:
+        InvalidArgumentError: If the engine runs none.
+    """
+    if engine != "genai":
+        return kind
+    kind = kind.for_genai()
+    if kind.genai_type is None:
+        raise _unknown_to_genai(kind)
+    return kind
 
 
 @contextlib.contextmanager
@@ -283,7 +297,7 @@ class _Request:
                 opset_version=_OPSET,
                 target="onnxruntime",
                 widen_bfloat16=True,
-                custom_translation_table={**OF_EXPERTS, **OF_LAST_TOKENS, **OF_DELTA_RULES},
+                custom_translation_table={**OF_EXPERTS, **OF_LAST_TOKENS, **OF_DELTA_RULES, **OF_CONVOLUTIONS},
                 strategy=None if part.section is None else "non-strict",
             )
         if part.reads_steps:

@@ -87,6 +87,10 @@ class Kind(abc.ABC):
     def __init__(self, model: Any) -> None:
         self.model = model
 
+    def for_genai(self) -> Kind:
+        """Return how the model is written for ONNX Runtime GenAI, which may run it in another form."""
+        return self
+
     @functools.cached_property
     def stop(self) -> list[int]:
         """The tokens that end a text; an engine may have others than the model."""

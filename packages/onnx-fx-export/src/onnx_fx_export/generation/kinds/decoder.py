@@ -57,8 +57,13 @@ class Decoder(Kind):
 
     @functools.cached_property
     def reads_padding(self) -> bool:
-        """Whether padding before a text changes its logits: positions may be places in the cache (decoders of BART)."""
-        return not self._takes_positions and self._is_moved_by(0)
+        """Whether padding before a text changes its logits, in one call or with a cache.
+
+        Positions may be places in the cache (decoders of BART), or masks may not be those of what it holds (GIT).
+        """
+        if not self._takes_positions:
+            return self._is_moved_by(0)
+        return self.shares_caches and self._is_moved_by(0, in_steps=True)
 
     @functools.cached_property
     def moved_by_padding(self) -> bool:
@@ -69,8 +74,13 @@ class Decoder(Kind):
     def _takes_positions(self) -> bool:
         return "position_ids" in inspect.signature(self.model.forward).parameters
 
-    def _is_moved_by(self, place: int) -> bool:
-        """Tell whether the logits of the last token of a short text change with padding at a place before it."""
+    def _is_moved_by(self, place: int, *, in_steps: bool = False) -> bool:
+        """Tell whether the logits of the last token of a short text change with padding at a place before it.
+
+        Args:
+            place: Where the padding is.
+            in_steps: Whether the last token is read behind a cache of the others.
+        """
         (row,) = self.draw((_PAST,))
         together = torch.from_numpy(row)[None]
         padding = torch.full((1, _NEW), self.pad)
@@ -80,9 +90,18 @@ class Decoder(Kind):
         inputs = {"input_ids": apart, "attention_mask": mask}
         if self._takes_positions:
             inputs["position_ids"] = (mask.cumsum(-1) - 1).clamp(min=0)
-        wanted, found = self.logits({"input_ids": together})[-1], self.logits(inputs)[-1]
+        wanted = self.logits({"input_ids": together})[-1]
+        found = self._in_steps(inputs) if in_steps else self.logits(inputs)[-1]
         rounding = _FEW_PLACES * torch.finfo(self.model.dtype).eps * wanted.abs().max()
         return bool((found - wanted).abs().max() > rounding)
+
+    def _in_steps(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Return the model's own logits (vocabulary,) for the last token, behind a cache of those before it."""
+        before, last = ({name: each[:, part] for name, each in inputs.items()} for part in (slice(-1), slice(-1, None)))
+        last["attention_mask"], name = inputs["attention_mask"], cache_argument(self.model) or ""
+        with torch.no_grad():
+            result = self.model(**before, use_cache=True, return_dict=True)
+        return self.logits({**last, name: getattr(result, name)})[-1]
 
     def parts(self, *, last_logits: bool) -> list[Part]:
         """Return the one graph, with an example of a step that follows others."""
@@ -156,18 +175,21 @@ class CachedGraph(torch.nn.Module):
         Returns:
             ``logits`` (B, S or 1, vocabulary) and ``present``, of the form of ``past_key_values``.
         """
-        cache = {self._cache_name: as_dynamic(past_key_values, self._empty)}
+        result = self.read_from(as_dynamic(past_key_values, self._empty), new, attention_mask, **given)
+        return {"logits": result.logits, "present": kept_by(getattr(result, self._cache_name))}
+
+    def read_from(self, cache: Any, new: int, attention_mask: torch.Tensor, **given: torch.Tensor) -> Any:
+        """Return what the model returns of what is new, behind a cache of transformers."""
         if self._takes_positions and "position_ids" not in given:
             given["position_ids"] = (attention_mask.cumsum(-1) - 1).clamp(min=0)[:, -new:]
         with reading_last(self._head, attention_mask[:, -new:]):
-            result = self.model(
+            return self.model(
                 attention_mask=attention_mask,
                 use_cache=True,
                 return_dict=True,
-                **cache,
+                **{self._cache_name: cache},
                 **given,
             )
-        return {"logits": result.logits, "present": kept_by(getattr(result, self._cache_name))}
 
 
 class DecoderGraph(CachedGraph):

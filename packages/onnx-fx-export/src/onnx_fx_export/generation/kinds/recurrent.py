@@ -12,8 +12,10 @@ import torch
 from onnx_fx_export.errors import InvalidArgumentError
 from onnx_fx_export.generation.caches import Cache, LayerCache
 from onnx_fx_export.generation.config import MODEL_FILE, STATE_NAMES, genai_config
-from onnx_fx_export.generation.kinds.base import Part
+from onnx_fx_export.generation.kinds.base import Kind, Part
+from onnx_fx_export.generation.kinds.convolving import Convolving
 from onnx_fx_export.generation.kinds.decoder import Decoder
+from onnx_fx_export.generation.operators.convolutions import has_convolutions
 from onnx_fx_export.generation.operators.delta_rules import has_delta_rules
 from onnx_fx_export.generation.operators.last_token import reading_last
 from onnx_fx_export.generation.requirements import transformers
@@ -69,6 +71,12 @@ class Recurrent(Decoder):
                 f"{transformers().__version__}, which keeps states in another form: install a newer release."
             )
         return kept_states(cache)
+
+    def for_genai(self) -> Kind:
+        """Return how the model is written for ONNX Runtime GenAI, if that is known: with short convolutions alone."""
+        if has_convolutions(self.model) and Convolving.takes(self._states):
+            return Convolving(self.model, self._states)
+        return self
 
     @property
     def layers(self) -> list[LayerCache]:

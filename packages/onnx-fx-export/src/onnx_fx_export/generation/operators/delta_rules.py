@@ -7,13 +7,12 @@ what the rule says token by token (https://arxiv.org/abs/2412.06464).
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Callable, Iterator
-from types import ModuleType
 from typing import Any
 
 import torch
 
+from onnx_fx_export.generation.operators.functions import modules_with
 from onnxops_core.exporting import replaced
 from onnxops_decomp.exporting import installed_release
 
@@ -106,16 +105,9 @@ def by_operator(
     return result.to(query.dtype), present if output_final_state else None
 
 
-def _modules_of(model: torch.nn.Module) -> list[ModuleType]:
-    """Return the modules of Python that define the layers of a model and have such a function."""
-    names = {type(layer).__module__ for layer in model.modules()}
-    found = [sys.modules[name] for name in sorted(names) if name in sys.modules]
-    return [module for module in found if callable(getattr(module, _NAME, None))]
-
-
 def has_delta_rules(model: torch.nn.Module) -> bool:
     """Tell whether layers of a model compute a gated delta rule that an operator of ONNX Runtime stands for."""
-    installed, modules = installed_release(), _modules_of(model)
+    installed, modules = installed_release(), modules_with(_NAME, model)
     known = installed is None or installed >= _SINCE
     with contextlib.suppress(TypeError):  # another release may have the function with other parameters
         return bool(modules) and known and all(_agree(getattr(module, _NAME)) for module in modules)
@@ -145,7 +137,7 @@ def _agree(function: Callable[..., Any]) -> bool:
 @contextlib.contextmanager
 def delta_rules_as_operators(model: torch.nn.Module) -> Iterator[None]:
     """Let layers compute gated delta rules by the operator, where that is what they compute; undo it afterwards."""
-    modules = _modules_of(model) if has_delta_rules(model) else []
+    modules = modules_with(_NAME, model) if has_delta_rules(model) else []
     with replaced([(module, _NAME, by_operator) for module in modules]):
         yield
 

@@ -35,7 +35,7 @@ def take_slice(
     end = INT64_MAX if end is None or (isinstance(end, int) and isinstance(dim, int) and end >= dim) else end
     if isinstance(start, int) and isinstance(dim, int) and start < 0 and start <= -dim:
         start = 0
-    if isinstance(start, int) and start == 0 and isinstance(end, int) and end == INT64_MAX and step == 1:
+    if end == INT64_MAX and step == 1 and (start == 0 or _is_all_from_end(op, value, axis, start)):
         return value
     starts, ends, axes, steps = [start], [end], [axis], [step]
     joined = _slice_before(op, value)
@@ -45,6 +45,14 @@ def take_slice(
         axes = [*before[2], axis]
     plain = all(isinstance(s, int) and s == 1 for s in steps)
     return op.Slice(value, starts, ends, axes, None if plain else steps)
+
+
+def _is_all_from_end(op: OpBuilder, value: ir.Value, axis: int, start: Size) -> bool:
+    """Tell whether ``value[start:]`` begins as many places before the end as there are."""
+    if isinstance(start, int):
+        return False
+    before, size = _expression(op, start), _expression(op, op.size(value, axis))
+    return before is not None and size is not None and before + size == 0
 
 
 def _slice_before(op: OpBuilder, value: ir.Value) -> tuple[ir.Value, list[int], list[int], list[int], list[int]] | None:

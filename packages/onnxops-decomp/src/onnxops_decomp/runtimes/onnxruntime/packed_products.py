@@ -14,7 +14,7 @@ from onnxops_decomp.passes.derived import DerivedTensor
 from onnxops_decomp.passes.matching import dims, operand, producer, replace_outputs, sweep
 from onnxops_decomp.runtimes.onnxruntime.domain import DOMAIN
 
-__all__ = ["packed_products", "split_products"]
+__all__ = ["divided", "packed_products", "split_products"]
 
 # What works on the heads of queries and keys before attention reads them.
 _ON_HEADS = {"Reshape", "Transpose", "RMSNormalization", "LayerNormalization", "RotaryEmbedding", "Clip"}
@@ -49,6 +49,37 @@ def packed_products(graph: ir.Graph, before: ir.Node, values: Sequence[ir.Value]
     add = ir.Node("", "Add", [node.outputs[0], joined[-1]], num_outputs=1)
     _insert(graph, before, add, f"{like.name}.packed.biased", like, wide)
     return add.outputs[0]
+
+
+def divided(values: Sequence[ir.Value]) -> ir.Value | None:
+    """Return the value (B, S, N) whose columns, all of them in their order, several values are by Slice; else None."""
+    sources, end = set[ir.Value | None](), 0
+    for value in values:
+        columns = _columns(value)
+        if columns is None or columns[1] != end:
+            return None
+        source, _, end = columns
+        sources.add(source)
+    whole = sources.pop()
+    width = None if whole is None or sources else (dims(whole) or (None,))[-1]
+    return whole if width == end else None
+
+
+def _columns(value: ir.Value) -> tuple[ir.Value, int, int] | None:
+    """Return of which value (B, S, N) another one is some columns by Slice, and their bounds."""
+    node = producer(value, "Slice")
+    source = None if node is None else operand(node, 0)
+    if node is None or source is None or len(dims(source) or ()) != 3 or len(node.inputs) < 4:
+        return None
+    numbers = [None if each is None or each.const_value is None else each.const_value for each in node.inputs[1:]]
+    found = [None if each is None else each.numpy().tolist() for each in numbers]
+    start, end, axis, step = (*found, [1])[:4]
+    if step != [1] or axis not in ([2], [-1]) or start is None or end is None:
+        return None
+    width = (dims(source) or (None,))[-1]
+    if not isinstance(width, int) or start[0] < 0 or end[0] < 0:
+        return None
+    return source, int(start[0]), min(int(end[0]), width)
 
 
 def split_products(graph: ir.Graph, values: Sequence[ir.Value]) -> None:

@@ -22,7 +22,7 @@ from onnxops_decomp.passes.matching import (
     sweep,
 )
 from onnxops_decomp.runtimes.onnxruntime.domain import DOMAIN, DTYPES, VERSION
-from onnxops_decomp.runtimes.onnxruntime.packed_products import packed_products, split_products
+from onnxops_decomp.runtimes.onnxruntime.packed_products import divided, packed_products, split_products
 from onnxops_decomp.runtimes.onnxruntime.position_tables import at_positions, by_head
 from onnxops_decomp.runtimes.onnxruntime.spelled_attention import Attention, read_attention
 
@@ -327,7 +327,8 @@ class _Rewriting:
         if first is not None and second is not None and first == dataclasses.replace(second, source=first.source):
             (query, key), tables = (first.source, second.source), first.tables
         flat = [self._flat(node, each) for each in (query, key, new_value)]
-        packed = packed_products(self._graph, node, flat) if tables or turned == (None, None) else None
+        together = tables or turned == (None, None)
+        packed = (divided(flat) or packed_products(self._graph, node, flat)) if together else None
         own = flat if packed is None else [packed, None, None]
         cache = [keys.inputs[0], values.inputs[0], *self._lengths]
         inputs: list[ir.Value | None] = [*own, *cache, *(tables or (None, None)), None, self._bias(plan)]
