@@ -36,18 +36,37 @@ def with_a_word_that_ends() -> torch.nn.Module:
     return model
 
 
+def whose_cache_alone_has_a_window(**settings: object) -> torch.nn.Module:
+    import transformers
+
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 8, "ffn_dim": 64}
+    config = transformers.MoshiConfig(
+        vocab_size=64, audio_vocab_size=32, max_position_embeddings=64, depth_decoder_config={}, **sizes, **settings
+    )
+    return transformers.MoshiForCausalLM(config)
+
+
 @pytest.mark.parametrize(
     ("make", "text"),
     [
         (lambda: "meta-llama/Llama-3.2-1B", r"There is no folder meta-llama/Llama-3\.2-1B\. .* download one first"),
         (encoder, "BertLMHeadModel .*: it returns no cache. With config.is_decoder = False it is an encoder"),
         (with_a_word_that_ends, "has the token '2', and tokens are numbers"),
+        (
+            lambda: whose_cache_alone_has_a_window(sliding_window=8),
+            "its cache keeps 8 tokens, but its masks .* Set config.sliding_window to at least 64",
+        ),
     ],
 )
 def test_a_model_that_is_no_decoder_is_refused(make, text, tmp_path):
     with pytest.raises(InvalidArgumentError, match=text):
         export_folder(make(), tmp_path / "out", engine="onnxruntime", verify=False)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_window_that_no_text_reaches_is_none(tmp_path):
+    model = whose_cache_alone_has_a_window(sliding_window=64)
+    assert export_folder(model, tmp_path / "out", engine="onnxruntime").nodes
 
 
 @pytest.mark.parametrize(

@@ -416,6 +416,7 @@ def _place(out: Any) -> Path:
 def _check_caches(request: _Request) -> None:
     """Refuse caches that the engine cannot run; the model may have stand-ins for its weights, but none on paper."""
     kind = request.kind
+    kind.check_masks()
     if request.windowed:
         check_windows(kind.model, kind.layers if kind.shares_caches else [], kind.context_length())
     if request.engine == "genai":

@@ -87,6 +87,9 @@ class Kind(abc.ABC):
     def __init__(self, model: Any) -> None:
         self.model = model
 
+    def check_masks(self) -> None:  # noqa: B027 - most kinds have nothing to check
+        """Refuse a model whose cache forgets what its masks let a token see."""
+
     def for_genai(self) -> Kind:
         """Return how the model is written for ONNX Runtime GenAI, which may run it in another form."""
         return self

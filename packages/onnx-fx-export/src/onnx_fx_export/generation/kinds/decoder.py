@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from onnx_fx_export.errors import InvalidArgumentError
 from onnx_fx_export.generation.caches import Cache, LayerCache, as_dynamic, empty_layers, kept_by, layers_of, past_of
 from onnx_fx_export.generation.config import MODEL_FILE, decoder_config, genai_config
 from onnx_fx_export.generation.kinds.base import Batch, Kind, Part, Tokens
@@ -22,6 +23,8 @@ __all__ = ["CachedGraph", "Decoder"]
 _BATCH, _NEW, _PAST = 2, 3, 5
 # Numbers that differ in their last places are equal but for the order in which they were added up.
 _FEW_PLACES = 64
+# So large that one of thousands of values shows in their mean.
+_MARK = 1e3
 
 
 class Decoder(Kind):
@@ -102,6 +105,38 @@ class Decoder(Kind):
         with torch.no_grad():
             result = self.model(**before, use_cache=True, return_dict=True)
         return self.logits({**last, name: getattr(result, name)})[-1]
+
+    def check_masks(self) -> None:
+        """Refuse a model whose cache forgets what its masks let a token see: a graph reads all that is kept.
+
+        Raises:
+            InvalidArgumentError: If the model has such a window (Moshi).
+        """
+        window = max((layer.window or 0 for layer in self.layers), default=0)
+        if not window or window >= self.context_length():
+            return
+        plain, marked = (self._behind_window(window, mark) for mark in (0.0, _MARK))
+        rounding = _FEW_PLACES * torch.finfo(plain.dtype).eps * plain.abs().max()
+        if not bool((plain - marked).abs().max() <= rounding):
+            raise InvalidArgumentError(
+                f"{type(self.model).__name__} cannot be written as a folder for generation: its cache keeps {window} "
+                f"tokens, but its masks let a token see those before them, so that its logits for longer texts depend "
+                f"on how they are read. Set config.sliding_window to at least {self.context_length()}, the longest "
+                "text, if that is what the model was trained with."
+            )
+
+    def _behind_window(self, window: int, mark: float) -> torch.Tensor:
+        """Return the logits of a token behind a window of zeros, the first of which layers with windows have marked."""
+        past = past_of(self.layers, 1, window, next(self.model.parameters()).dtype)
+        for layer, held in zip(self.layers, past, strict=True):
+            if layer.window is not None:
+                held["value"][:, :, : window + 1 - layer.window] = mark
+        graph = DecoderGraph(self.model, last_logits=False, empty=self._empty)
+        token, mask = torch.zeros(1, 1, dtype=torch.int64), torch.ones(1, window + 1, dtype=torch.int64)
+        with torch.no_grad():
+            logits = graph(token, mask, past)["logits"]
+        assert isinstance(logits, torch.Tensor)
+        return logits
 
     def parts(self, *, last_logits: bool) -> list[Part]:
         """Return the one graph, with an example of a step that follows others."""
