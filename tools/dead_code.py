@@ -19,7 +19,7 @@ KINDS = {"class", "function", "method", "property", "unreachable_code"}
 # Called by torch, transformers, onnxscript, pytest, Sphinx or the standard library, not by us.
 HOOKS = ["_", "__*__", "backward", "forward", "jvp", "setup_context", "symbolic", "vmap"]
 HOOKS += ["_name_template", "eval_function", "eval_op", "guard_source"]
-HOOKS += ["from_program", "load_program", "program_files", "save_program"]
+HOOKS += ["from_program", "load_program", "program_files", "save_program", "update_conv_state"]
 HOOKS += ["handle_*", "setup", "pytest_*", "test_*", "visit_*"]
 # These change what a function is, and do not make it known to anyone; any other decorator may.
 PLAIN_DECORATORS = {
