@@ -53,7 +53,7 @@ CASES: dict[str, tuple[Callable[..., Any], Inputs, Any]] = {
     "cdist": (torch.cdist, lambda n, m: (torch.randn(5 * n, 3), torch.randn(m, 3)), ({0: "k"}, {0: "m"})),
     "irfft": (lambda x: torch.fft.irfft(x, 10, 1), matrix, (BOTH,)),
     "hfft": (lambda x: torch.fft.hfft(x, 10, 0, "ortho"), matrix, (BOTH,)),
-    "fft": (lambda x: torch.view_as_real(torch.fft.fft(x, 5, 1)), matrix, (BOTH,)),
+    "fft": (lambda x: torch.view_as_real(torch.fft.fft(x, 5, 0)), matrix, (BOTH,)),
     "ihfft": (lambda x: torch.view_as_real(torch.fft.ihfft(x, 6).resolve_conj()), matrix, (BOTH,)),
     "rfftn": (lambda x: torch.view_as_real(torch.fft.rfftn(x, (5, 4), (1, 0))), matrix, (BOTH,)),
     "irfft2": (lambda x: torch.fft.irfft2(x, (5, 6)), matrix, (BOTH,)),

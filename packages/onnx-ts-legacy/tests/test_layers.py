@@ -7,6 +7,8 @@ import torch
 from torch import Tensor, nn
 from ts_models import exported
 
+import onnx_ts_legacy
+
 
 class Convolutional(nn.Module):
     def __init__(self) -> None:
@@ -99,3 +101,22 @@ def test_recurrent_cells(kind: type, scripted: bool) -> None:
 @pytest.mark.parametrize("opset", [9, 13, 17, 23])
 def test_a_transformer_encoder(opset: int) -> None:
     exported(built(Encoder), *SEQUENCES, opset=opset, dynamic_axes={"x": {0: "n", 1: "t"}})
+
+
+class CastsItsLayer(nn.Module):
+    """Casts a layer in each call, as the routers of some mixtures of experts do."""
+
+    def __init__(self, dtype):
+        super().__init__()
+        self.linear = nn.Linear(4, 3, dtype=dtype)
+
+    def forward(self, x):
+        return self.linear.to(torch.float32)(x)
+
+
+def test_a_layer_may_be_cast_to_the_dtype_that_it_has():
+    model, x = CastsItsLayer(torch.float32), torch.randn(2, 4)
+    (found,) = onnx_ts_legacy.export(model, (x,))(x)
+    torch.testing.assert_close(found, model(x).detach())
+    with pytest.raises(onnx_ts_legacy.CaptureError, match=r"Tensor\.data"):
+        onnx_ts_legacy.export(CastsItsLayer(torch.float64), (x,))

@@ -10,6 +10,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 import pytest
+import torch
 from importable_models import model
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
@@ -297,9 +298,8 @@ def agree(got, want, case):
         if want.dtype.kind in "OUST":
             assert (got.astype(str) == want.astype(str)).all()
             return
-        # What is composed in half precision is rounded after each step: two units in the last place, of 2**-7 in
-        # BFLOAT16 and 2**-10 in FLOAT16 at most. What ONNX expects is itself as far from the exact results.
-        rtol = {"bfloat16": 2**-6, "float16": 2**-9}.get(want.dtype.name, 1e-3)
+        # What is composed in BFLOAT16 is rounded after each step: two units in the last place, of 2**-7 at most.
+        rtol = 2**-6 if want.dtype.name == "bfloat16" else 1e-3
         if want.dtype.kind not in "biufc":
             got, want = got.astype(np.float32), want.astype(np.float32)
         np.testing.assert_allclose(got, want, rtol=max(case.rtol, rtol), atol=max(case.atol, 1e-5))
@@ -356,8 +356,26 @@ def test_a_loss_below_its_opset_keeps_the_reduction_and_the_class_that_it_leaves
     assert [outcome(cases[name], 11) for name in names] == ["right"] * 4
 
 
+# What ONNX expects of it is rounded to FLOAT16 after other steps.
+ROUNDED_OTHERWISE = "test_attention_4d_causal_fp16_expanded"
+
+
+@pytest.mark.parametrize("opset", [7, 9, 13, 23])
+def test_attention_in_half_precision_is_nearer_to_the_exact_results_than_what_onnx_expects(opset: int) -> None:
+    (case,) = (case for case in onnx_cases() if case.name == ROUNDED_OTHERWISE)
+    inputs, (expected,) = case.data_sets[0]
+    feeds = dict(zip([each.name for each in case.model.graph.input], map(value, inputs), strict=True))
+    q, k, v = (torch.from_numpy(array).double() for array in feeds.values())
+    exact = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).numpy()
+
+    (found,) = run(by_this_package(case.model, opset), feeds)
+
+    assert np.abs(found - exact).max() < np.abs(value(expected) - exact).max()
+
+
 @pytest.mark.wide
 @pytest.mark.parametrize("opset", range(7, 27))
 def test_all_cases_of_onnx_at(opset: int) -> None:
-    outcomes = {case.name: outcome(case, opset) for case in onnx_cases() if checked(case)}
+    cases = (case for case in onnx_cases() if checked(case) and case.name != ROUNDED_OTHERWISE)
+    outcomes = {case.name: outcome(case, opset) for case in cases}
     assert not {name: text for name, text in outcomes.items() if text not in HARMLESS}

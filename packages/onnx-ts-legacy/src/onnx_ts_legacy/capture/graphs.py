@@ -29,6 +29,7 @@ from onnxops_decomp.exporting import (
     CallStructure,
     Leaf,
     argument_paths,
+    casts_that_change_something,
     check_numbers,
     example_paths,
     homes_of,
@@ -363,7 +364,7 @@ def _traced(
         begin = partial(frozen.begin, dynamic=dynamic, weights=found.weights)
         at_end = [autocast.note, lambda: frozen.close(flat.returned), found.leave]
         flat: FlatModel = FlatModel(model, leaves, structure, [begin, autocast.begin], at_end, frozen.decided)
-        with frozen.checked(found.changed), _explained():
+        with casts_that_change_something(), frozen.checked(found.changed), _explained():
             if any(map(_holds_script, flat.modules())):
                 examples = _copies(tensors)
                 traced = torch.jit.trace(flat, tuple(examples), check_trace=False, strict=False)

@@ -26,6 +26,7 @@ from onnxops_decomp.builder.scope import (
 from onnxops_decomp.builder.sizes import is_one
 from onnxops_decomp.dtypes import affine_of, is_complex, mark_complex, mark_number, to_ir, to_torch
 from onnxops_decomp.exporting.calls.caches import cache_argument, register_class, tensor_places
+from onnxops_decomp.exporting.calls.casts import casts_that_change_something
 from onnxops_decomp.exporting.calls.containers import register_containers, registered_results
 from onnxops_decomp.exporting.calls.interface import Interface, Output
 from onnxops_decomp.exporting.calls.models import check_numbers, plain_model
@@ -255,6 +256,7 @@ __all__ = [
     "build_model",
     "cache_argument",
     "call_leaves",
+    "casts_that_change_something",
     "casts_unseen",
     "check_names",
     "check_numbers",

@@ -74,7 +74,8 @@ def _transform(
     """See ``torch.fft.fft`` and its kind; ``halved`` ones use ``n // 2 + 1`` points of their input."""
     if n is not None:
         input = _with_points(input, dim, n // 2 + 1 if halved else n)
-    return function(input, n, dim, norm)
+    # Along the last dimension, where the layout of the result depends on no size.
+    return function(input.movedim(dim, -1), n, -1, norm).movedim(-1, dim)
 
 
 def _transforms(

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 from onnx_fx_export.capture.stand_ins.attention_masks import masks_where_needed
 from onnx_fx_export.capture.stand_ins.boxes import any_number_of_boxes
-from onnx_fx_export.capture.stand_ins.casts import casts_that_change_something
 from onnx_fx_export.capture.stand_ins.encoders import encoders_without_branches
 from onnx_fx_export.capture.stand_ins.masks import masks_without_loops
 from onnx_fx_export.capture.stand_ins.patch_grids import patches_of_all_images
 from onnx_fx_export.capture.stand_ins.recurrent import packed_states_unchecked
+from onnxops_decomp.exporting import casts_that_change_something
 
 __all__ = ["stand_ins"]
 

@@ -12,9 +12,8 @@ from typing import Any
 
 import torch
 
-from onnx_fx_export.generation.operators.functions import modules_with
+from onnx_fx_export.generation.operators.functions import has_operators, modules_with
 from onnxops_core.exporting import replaced
-from onnxops_decomp.exporting import installed_release
 
 __all__ = ["TRANSLATIONS", "Kept", "convolutions_as_operators", "has_convolutions"]
 
@@ -105,11 +104,7 @@ def _stand_in(function: Callable[..., torch.Tensor], kept: Kept) -> Callable[...
 
 def has_convolutions(model: torch.nn.Module) -> bool:
     """Tell whether layers of a model compute convolutions that an operator of ONNX Runtime stands for."""
-    installed, modules = installed_release(), modules_with(_NAME, model)
-    known = installed is None or installed >= _SINCE
-    with contextlib.suppress(TypeError):  # another release may have the function with other parameters
-        return bool(modules) and known and all(_agree(getattr(module, _NAME)) for module in modules)
-    return False
+    return has_operators(_NAME, model, _agree, _SINCE)
 
 
 @torch.no_grad()

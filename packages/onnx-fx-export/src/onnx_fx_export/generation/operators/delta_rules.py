@@ -12,9 +12,8 @@ from typing import Any
 
 import torch
 
-from onnx_fx_export.generation.operators.functions import modules_with
+from onnx_fx_export.generation.operators.functions import has_operators, modules_with
 from onnxops_core.exporting import replaced
-from onnxops_decomp.exporting import installed_release
 
 __all__ = ["TRANSLATIONS", "by_operator", "delta_rules_as_operators", "has_delta_rules"]
 
@@ -107,11 +106,7 @@ def by_operator(
 
 def has_delta_rules(model: torch.nn.Module) -> bool:
     """Tell whether layers of a model compute a gated delta rule that an operator of ONNX Runtime stands for."""
-    installed, modules = installed_release(), modules_with(_NAME, model)
-    known = installed is None or installed >= _SINCE
-    with contextlib.suppress(TypeError):  # another release may have the function with other parameters
-        return bool(modules) and known and all(_agree(getattr(module, _NAME)) for module in modules)
-    return False
+    return has_operators(_NAME, model, _agree, _SINCE)
 
 
 @torch.no_grad()

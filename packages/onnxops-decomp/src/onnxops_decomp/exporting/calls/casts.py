@@ -1,6 +1,6 @@
 """Modules that are cast to the dtype that they have, as routers of mixtures of experts cast their layers in each call.
 
-``torch.nn.Module.to`` exchanges the data of each parameter, which torch.export cannot do for those that it traces.
+``torch.nn.Module.to`` exchanges the data of each parameter, which no capture can do for those that it traces.
 """
 
 from __future__ import annotations
