@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from ts_models import exported
 
 import onnx_ts_legacy
+from onnx_ts_legacy.errors import CaptureError
 
 
 class Convolutional(nn.Module):
@@ -118,5 +119,5 @@ def test_a_layer_may_be_cast_to_the_dtype_that_it_has():
     model, x = CastsItsLayer(torch.float32), torch.randn(2, 4)
     (found,) = onnx_ts_legacy.export(model, (x,))(x)
     torch.testing.assert_close(found, model(x).detach())
-    with pytest.raises(onnx_ts_legacy.CaptureError, match=r"Tensor\.data"):
+    with pytest.raises(CaptureError, match=r"Tensor\.data"):
         onnx_ts_legacy.export(CastsItsLayer(torch.float64), (x,))
