@@ -71,6 +71,22 @@ def test_collected_arguments_have_names_of_their_own(exporter: str) -> None:
     np.testing.assert_allclose(run_by_name(program, **named)[0], Further()(x, first, second, **kwargs))
 
 
+class Shifted(torch.nn.Module):
+    def forward(self, x, table=None, **kwargs):
+        x = x if table is None else x * table["scale"]
+        return x - sum(kwargs.values())
+
+
+@pytest.mark.parametrize("kwargs", [{"shift": rows(2, 3)}, {"shift": rows(2, 3), "scale": rows(2, 4)}], ids=len)
+@tracing
+def test_a_dict_by_position_is_an_argument_beside_keyword_arguments(exporter: str, kwargs: Any) -> None:
+    args = rows(2, 1), {"scale": rows(2, 2)}
+    program = TRACING[exporter](Shifted(), args, kwargs=kwargs, verify=True)
+    np.testing.assert_allclose(
+        torch.as_tensor(pytree.tree_leaves(program(*args, **kwargs))[0]), Shifted()(*args, **kwargs)
+    )
+
+
 @exporters
 def test_given_names_and_dynamic_axes_reach_the_same_input(exporter: str) -> None:
     class Product(torch.nn.Module):

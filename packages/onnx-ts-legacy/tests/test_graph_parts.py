@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 
 from onnx_ts_legacy.graph import parts as graph_parts
@@ -49,6 +50,41 @@ def test_of_a_nested_block() -> None:
         ["aten::mul"],
         ["aten::add"],
     ]
+
+
+class _Kinds(torch.nn.Module):
+    """Has a node of nearly every kind that a scripted program can have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(2))
+        self.count = 0
+
+    def forward(self, x: torch.Tensor, numbers: dict[str, int], pairs: list[tuple[int, float]]) -> torch.Tensor:
+        self.count += len(pairs)
+        values = [x, x + 1]
+        low, high = values
+        first = pairs[0]
+        if first[0] > 1:
+            raise ValueError("large")
+        while bool(low.sum() < 0):
+            low = low + _program(x, numbers["n"])[0]
+        return {"low": low, "high": high}["low"] * self.weight
+
+
+@pytest.mark.parametrize("inlined", [True, False])
+def test_all_nodes_are_those_of_every_block(inlined: bool) -> None:
+    def nodes(block: Any) -> list[Any]:
+        return [
+            each for node in block.nodes() for each in (node, *(n for inner in node.blocks() for n in nodes(inner)))
+        ]
+
+    scripted = torch.jit.script(_Kinds())
+    graph = scripted.inlined_graph if inlined else scripted.graph
+    expected = nodes(graph)
+
+    assert len({node.kind() for node in expected}) > 15
+    assert _same(list(graph_parts.all_nodes(graph)), expected)
 
 
 def test_of_a_node_with_several_results() -> None:

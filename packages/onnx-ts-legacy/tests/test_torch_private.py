@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch.onnx.ops import symbolic, symbolic_multi_out
+from torch.overrides import TorchFunctionMode
 from torch_names import found, private_names
 
 import onnx_ts_legacy
@@ -163,6 +164,21 @@ def test_a_trace_is_recorded_as_long_as_the_program_runs() -> None:
 
     assert seen == [True]
     assert not private.traces()
+
+
+def test_no_mode_sees_that_the_rank_of_a_tensor_is_asked_for() -> None:
+    class Watch(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    seen: list[Any] = []
+    x = torch.zeros(2, 3)
+    with Watch():
+        assert private.rank_of(x) == 2
+        assert not seen
+        assert x.dim() == 2
+    assert seen
 
 
 @pytest.mark.parametrize("name", private_names(onnx_ts_legacy))

@@ -104,6 +104,24 @@ def test_neighbouring_sizes_of_one_tensor_are_one_slice_of_its_shape() -> None:
 
 
 @pytest.mark.parametrize("opset", OPSETS)
+@pytest.mark.parametrize("axes", [(0, 1, 2, 3), (1, 2), (2, 3), (0, 2), (3, 2, 1, 0), (1, 1, 2, 2)], ids=str)
+def test_known_sizes_beside_those_of_the_runtime_are_in_their_place(opset: int, axes: tuple[int, ...]) -> None:
+    def sizes(op: OpBuilder, x: ir.Value) -> ir.Value:
+        return op.vector([9, *(op.size(x, axis) for axis in axes), 4])
+
+    op, vector = model(opset, sizes, 4, "n", 4, "m")
+    array = np.zeros((4, 2, 4, 3), np.float32)
+    assert run(op, vector, array).tolist() == [9, *(array.shape[axis] for axis in axes), 4]
+
+
+@pytest.mark.parametrize("dims", [(4, "n", 2), ("n", 4), (4, "n"), (2, 3, "n", 4, 5)], ids=str)
+def test_all_sizes_of_a_tensor_are_its_shape(dims: tuple[int | str, ...]) -> None:
+    op, vector = model(20, lambda op, x: op.vector(op.sizes(x)), *dims)
+    proto = ir.to_proto(build_model(op, [vector], name="test"))
+    assert [node.op_type for node in proto.graph.node] == ["Shape"]
+
+
+@pytest.mark.parametrize("opset", OPSETS)
 @pytest.mark.parametrize("n", [3, 6])
 def test_size_of_an_expression(opset: int, n: int) -> None:
     symbol = sympy.Symbol("n", integer=True, positive=True)

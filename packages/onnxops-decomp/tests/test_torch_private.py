@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch_names import found, private_names
 
@@ -18,6 +21,22 @@ aten = torch.ops.aten
 @pytest.mark.parametrize("name", private_names(onnxops_decomp))
 def test_every_private_name_in_use_is_there(name: str) -> None:
     assert found(name) is not None
+
+
+def test_unwatched_calls_are_seen_by_no_mode() -> None:
+    class Watch(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    seen: list[Any] = []
+    x = torch.zeros(2)
+    with Watch():
+        with private.unwatched():
+            x.add_(1)
+        assert not seen
+        x.add_(1)
+    assert (len(seen), x.tolist()) == (1, [2, 2])
 
 
 def test_what_is_assumed_of_sizes_is_recorded_and_taken_back() -> None:

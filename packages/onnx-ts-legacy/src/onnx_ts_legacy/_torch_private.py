@@ -368,6 +368,15 @@ def traces() -> bool:
     return torch._C._get_tracing_state() is not None
 
 
+def rank_of(tensor: torch.Tensor) -> int:
+    """Return the number of dimensions, seen by no mode of torch (``torch._C.DisableTorchFunction``).
+
+    Modes that see all calls of a model cost more than the call.
+    """
+    with torch._C.DisableTorchFunction():
+        return tensor.dim()
+
+
 def traced_value(tensor: torch.Tensor) -> Any:
     """Return what stands for a tensor in the trace that is being recorded (``torch._C._get_value_trace``)."""
     return torch._C._get_value_trace(tensor)  # type: ignore[attr-defined]

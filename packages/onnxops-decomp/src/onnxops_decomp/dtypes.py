@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
+from functools import cache, wraps
 from inspect import signature
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
@@ -122,6 +122,10 @@ def _kind(dtype: torch.dtype) -> int:
     return 0 if dtype == torch.bool else 1
 
 
+# torch takes as long for it as the rest of a call takes to convert.
+_promoted = cache(torch.promote_types)
+
+
 def result_dtype(*operands: Operand) -> ir.DataType:
     """Return the dtype that torch computes ``operands`` in.
 
@@ -133,17 +137,13 @@ def result_dtype(*operands: Operand) -> ir.DataType:
     for operand in operands:
         priority, dtype = _category(operand)
         known = ranked[priority]
-        ranked[priority] = dtype if known is None else torch.promote_types(known, dtype)
+        ranked[priority] = dtype if known is None else _promoted(known, dtype)
     number, zero_dim, dimensioned = ranked
     result = dimensioned
     for lesser in (zero_dim, number):
         if lesser is None:
             continue
-        result = (
-            lesser
-            if result is None
-            else (torch.promote_types(result, lesser) if _kind(lesser) > _kind(result) else result)
-        )
+        result = lesser if result is None else (_promoted(result, lesser) if _kind(lesser) > _kind(result) else result)
     assert result is not None
     return to_ir(result)
 

@@ -6,7 +6,7 @@ Each function names what it relies on; ``tests/test_torch_private.py`` notices w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import sympy
@@ -47,6 +47,7 @@ __all__ = [
     "trace_call",
     "trace_graph",
     "uncompiled",
+    "unwatched",
 ]
 
 
@@ -244,6 +245,14 @@ def memory_of_tensor(tensor: torch.Tensor) -> int:
     """
     with torch._C.DisableTorchFunction():
         return int(tensor.untyped_storage()._cdata) if tensor.layout is torch.strided else id(tensor)
+
+
+def unwatched() -> AbstractContextManager[None]:
+    """Let no mode of torch see the calls of the body (``torch._C.DisableTorchFunction``).
+
+    Modes that see all calls of a model cost more than most of the calls that our own bookkeeping makes.
+    """
+    return torch._C.DisableTorchFunction()
 
 
 def _written(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:

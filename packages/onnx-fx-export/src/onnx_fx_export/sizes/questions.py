@@ -75,6 +75,11 @@ _ARITHMETIC = (
 _LARGE = 1009
 # A comparison of more sizes than this keeps its condition without a look at each combination.
 _MOST_SYMBOLS = 4
+_SQUEEZES = frozenset(
+    getattr(packet, overload)
+    for packet in (torch.ops.aten.squeeze, torch.ops.aten.squeeze_, torch.ops.aten.squeeze_copy)
+    for overload in packet.overloads()
+)
 # How torch says that a size is not 1.
 _NOT_ONE = ((sympy.Ne, 1), (sympy.Ge, 2), (sympy.Gt, 1))
 # Sizes below are tried where a copy may be a view.
@@ -236,9 +241,10 @@ def _squeezed(program: torch.export.ExportedProgram, *, used: bool = True) -> It
         used: Whether those are wanted that the graph computes with, or the others, of which the code of the model may
             have asked the number of dimensions.
     """
-    needed = used_nodes(program.graph)
-    for node in program.graph.nodes:
-        if not str(node.target).startswith("aten.squeeze") or (node in needed) is not used:
+    squeezing = [node for node in program.graph.nodes if node.target in _SQUEEZES]
+    needed = used_nodes(program.graph) if squeezing else set()
+    for node in squeezing:
+        if (node in needed) is not used:
             continue
         shape = node.args[0].meta["val"].shape
         chosen = node.args[1] if len(node.args) > 1 else range(len(shape))

@@ -11,7 +11,7 @@ import torch
 
 from onnx_ts_legacy import _torch_private as private
 from onnx_ts_legacy.calls.containers import is_unknown_text, plain
-from onnx_ts_legacy.calls.rows import rows
+from onnx_ts_legacy.calls.rows import Row, rows
 from onnx_ts_legacy.errors import ProgramRaisesError, ScriptValueError
 from onnx_ts_legacy.graph.dtypes import dtype_of_code, scalar_type_code
 from onnx_ts_legacy.state.arguments import operand
@@ -33,7 +33,7 @@ from onnx_ts_legacy.state.values import (
 from onnx_ts_legacy.state.variables import count_of, number_in, number_tensor, rank_of, size_of, sizes_of, value_of
 from onnxops_decomp import UnsupportedOperatorError
 
-__all__ = ["PRIM_ROWS"]
+__all__ = ["CONSTANT_ROW", "PRIM_ROWS"]
 
 
 def _constant(context: ConversionContext, node: Any, args: Sequence[Any]) -> Any:
@@ -347,9 +347,10 @@ def _is_readable(context: ConversionContext, node: Any, args: Sequence[Any]) -> 
     return not any(isinstance(arg, Poison) for arg in (args[:1] if kind.startswith("prim::") else args))
 
 
+# Half of the nodes of a graph, about which no other row has to be asked.
+CONSTANT_ROW = Row(("prim::Constant",), _constant, is_noted=False)
 _ROWS = rows(
     {
-        "prim::Constant": _constant,
         "prim::ListConstruct": _list_construct,
         "prim::ListUnpack": _list_unpack,
         "prim::TupleConstruct": _tuple_construct,

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from onnx_ts_legacy import _torch_private as private
-from onnx_ts_legacy.graph.parts import all_nodes, node_inputs
+from onnx_ts_legacy.graph.parts import all_nodes, node_blocks, node_inputs
 
 __all__ = ["Cause", "TracedData"]
 
@@ -137,7 +137,7 @@ class TracedData:
 
 def _inside(node: Any) -> list[Any]:
     """Return the operands of the nodes in the blocks of a node."""
-    return [operand for block in node.blocks() for inner in all_nodes(block) for operand in node_inputs(inner)]
+    return [operand for block in node_blocks(node) for inner in all_nodes(block) for operand in node_inputs(inner)]
 
 
 def _has_sizes_of_elements(node: Any) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from onnx_ts_legacy import _torch_private as private
+from onnx_ts_legacy.capture.truth_values import with_truth_values
 from onnxops_core.exporting import original
 
 __all__ = ["expanding_functions", "is_integer", "with_lists"]
@@ -40,7 +41,11 @@ def _as_list(name: str, place: int | str, value: Any) -> Any:
 
 def is_integer(value: Any) -> bool:
     """Tell whether a value is a tensor that torch takes for an integer, as the sizes of a trace are."""
-    return isinstance(value, torch.Tensor) and not value.dim() and not (value.is_floating_point() or value.is_complex())
+    return (
+        isinstance(value, torch.Tensor)
+        and not private.rank_of(value)
+        and not (value.is_floating_point() or value.is_complex())
+    )
 
 
 @functools.cache
@@ -78,7 +83,7 @@ def _expanding(name: str, usual: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(usual)
     def function(*args: Any, **kwargs: Any) -> Any:
         if private.traces():
-            args, kwargs = with_lists(name, args, kwargs)  # type: ignore[assignment]
+            args, kwargs = with_truth_values(name, *with_lists(name, args, kwargs))  # type: ignore[assignment]
         return usual(*args, **kwargs)
 
     return function

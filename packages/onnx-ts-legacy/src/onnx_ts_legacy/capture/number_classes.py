@@ -52,7 +52,12 @@ def isinstance_of_numbers(is_traced: Callable[[], bool]) -> Callable[[Any, Any],
 
     @functools.wraps(usual)
     def function(value: Any, kinds: Any, /) -> bool:
-        if type(value) is torch.Tensor and is_traced() and value.dim() == 0 and _is_asked_by_model(sys._getframe(2)):
+        if (
+            type(value) is torch.Tensor
+            and is_traced()
+            and private.rank_of(value) == 0
+            and _is_asked_by_model(sys._getframe(2))
+        ):
             number = _number_like(value)
             return bool(usual(value if number is None else number, kinds))
         return bool(usual(value, kinds))
@@ -222,9 +227,11 @@ def with_number_dtypes(
     if not any(kinds) or len(leaves) == 1:
         return args, kwargs
     others = [tensor for tensor, kind in zip(tensors, kinds, strict=True) if kind is None]
-    if name == "where" and others and others[0] is args[0]:
+    # Python has no such function: what it makes of numbers is a tensor.
+    is_choice = name == "where" and bool(others) and others[0] is args[0]
+    if is_choice:
         others = others[1:]
-    if not others and name in _OF_NUMBERS:
+    if not others and name in _OF_NUMBERS and not is_choice:
         is_real = name in _DIVISIONS or float in kinds or any(isinstance(leaf, float) for leaf in leaves)
         is_real = is_real or (name in ("pow", "rpow") and _is_negative(leaves[name == "pow"]))
         return pytree.tree_map(_double, (args, kwargs)) if name in _PROMOTING and is_real else (args, kwargs)
@@ -314,7 +321,7 @@ def _recorded(usual: Callable[..., Any], count: int, recorded: Callable[..., Any
 def kind_of_number(value: Any) -> type | None:
     """Return the class of the Python number that a traced size stands for; None for anything else."""
     # Most of what is compared is no tensor at all.
-    if type(value) is not torch.Tensor or value.dim() or not private.traces():
+    if type(value) is not torch.Tensor or private.rank_of(value) or not private.traces():
         return None
     number = _number_like(value)
     return None if number is None else type(number)

@@ -17,6 +17,7 @@ from onnx_ts_legacy import _torch_private as private
 from onnx_ts_legacy.capture.expanded_numbers import with_lists
 from onnx_ts_legacy.capture.number_classes import with_number_dtypes
 from onnx_ts_legacy.capture.parts import number_of_parts
+from onnx_ts_legacy.capture.truth_values import with_truth_values
 from onnxops_decomp.exporting import defined_for_sizes
 
 __all__ = ["WatchedCalls", "may_be_frozen", "name_of"]
@@ -96,6 +97,7 @@ class WatchedCalls(TorchFunctionMode):
         if name.strip("_") in _COMPARISONS:
             # torch records no comparison with a truth value.
             args = [int(value) if type(value) is bool else value for value in args]
+        args, kwargs = with_truth_values(name, args, kwargs)
         args, kwargs = with_number_dtypes(name.strip("_"), args, kwargs)
         numbers = [
             (tensor, _uses(tensor)) for tensor in pytree.tree_leaves((args[1:], kwargs)) if _may_be_number(tensor)
@@ -143,7 +145,7 @@ def _spoken(name: str) -> str:
 
 def _may_be_number(value: Any) -> bool:
     """Tell whether torch may take a value for a number where an operator wants one."""
-    return isinstance(value, torch.Tensor) and value.dim() == 0
+    return isinstance(value, torch.Tensor) and private.rank_of(value) == 0
 
 
 def name_of(func: Any) -> str:

@@ -13,7 +13,7 @@ from onnx_ts_legacy import _torch_private as private
 from onnx_ts_legacy.calls.containers import CONTAINER_ROWS, plain
 from onnx_ts_legacy.calls.forms import functional_form
 from onnx_ts_legacy.calls.number_lists import NUMBER_LIST_ROWS
-from onnx_ts_legacy.calls.prims import PRIM_ROWS
+from onnx_ts_legacy.calls.prims import CONSTANT_ROW, PRIM_ROWS
 from onnx_ts_legacy.calls.rows import Handler, Row
 from onnx_ts_legacy.calls.scalar_operators import SCALAR_ROWS
 from onnx_ts_legacy.calls.sequences import PIECES, counted_pieces, is_cut_at_run_time, list_of_pieces
@@ -21,7 +21,7 @@ from onnx_ts_legacy.calls.size_conditions import chunk_conditions, power_conditi
 from onnx_ts_legacy.control_flow.if_ import convert_if
 from onnx_ts_legacy.control_flow.loop import convert_loop
 from onnx_ts_legacy.errors import ScriptValueError
-from onnx_ts_legacy.graph.parts import all_nodes
+from onnx_ts_legacy.graph.parts import all_nodes, node_blocks
 from onnx_ts_legacy.graph.sources import module_path, source_line
 from onnx_ts_legacy.mutation.writes import is_fitted, unfitted_value
 from onnx_ts_legacy.quantization.calls import QUANTIZED_ROWS
@@ -105,7 +105,7 @@ def _flow(convert: Handler, context: ConversionContext, node: Any, args: Sequenc
 
 def _changed_inside(context: ConversionContext, node: Any) -> Iterator[Any]:
     """Yield what the blocks of a node change of what is outside, whether they were converted or not."""
-    for inner in itertools.chain.from_iterable(map(all_nodes, node.blocks())):
+    for inner in itertools.chain.from_iterable(map(all_nodes, node_blocks(node))):
         if "!" in inner.schema().partition(",")[0] and inner.inputsSize():
             yield context.env.get(inner.inputsAt(0).unique())
 
@@ -242,6 +242,7 @@ _OPERATORS: tuple[Row, ...] = (
     Row(None, _convert_operator),
 )
 _TABLE: tuple[Row, ...] = (
+    CONSTANT_ROW,
     Row(("prim::If",), functools.partial(_flow, convert_if)),
     Row(("prim::Loop",), functools.partial(_flow, convert_loop)),
     Row(("prim::PythonOp",), convert_python_operator, is_noted=False),

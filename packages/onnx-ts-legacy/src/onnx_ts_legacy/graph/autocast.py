@@ -52,18 +52,20 @@ class TracedAutocast:
         self._marks: set[str] = set()
         # The first line that calls something scripted under autocast.
         self._call = ""
+        self._is_switched = False
 
     def begin(self, tensors: Sequence[torch.Tensor]) -> None:
         """Start with a new trace of these inputs."""
-        self._count, self._marks, self._call = 0, set(), ""
+        self._count, self._marks, self._call, self._is_switched = 0, set(), "", False
 
     def note(self) -> None:
         """Mark what was recorded since the last time; called before autocast is switched, and at the end."""
-        if not private.traces():
+        autocasts = active_autocasts()
+        if not private.traces() or not (autocasts or self._is_switched):
             return
         # A trace is recorded in this order, calls of modules as blocks.
         nodes = list(all_nodes(private.traced_graph()))
-        mark = " ".join(f"{device}:{str(dtype).removeprefix('torch.')}" for device, dtype in active_autocasts())
+        mark = " ".join(f"{device}:{str(dtype).removeprefix('torch.')}" for device, dtype in autocasts)
         for node in nodes[self._count :]:
             if not node.kind().startswith("aten::") and node.kind() not in _CALLS:
                 continue
@@ -102,6 +104,7 @@ class TracedAutocast:
 
     def _noting(self, switch: Callable[..., Any]) -> Callable[..., Any]:
         def switched(*args: Any, **kwargs: Any) -> Any:
+            self._is_switched = True
             self.note()
             return switch(*args, **kwargs)
 
@@ -114,7 +117,7 @@ def cast_scripted(graph: Any) -> None:
     Raises:
         CaptureError: If it enters it in a way that TorchScript does not know before it runs.
     """
-    if "prim::Enter" not in {node.kind() for node in all_nodes(graph)}:
+    if not graph.findAllNodes("prim::Enter"):
         return
     try:
         private.insert_casts(graph)

@@ -19,6 +19,7 @@ __all__ = [
     "block_outputs",
     "is_number_of_trace",
     "mark_number_of_trace",
+    "node_blocks",
     "node_branches",
     "node_inputs",
     "node_outputs",
@@ -26,6 +27,15 @@ __all__ = [
 
 # Attribute of nodes that stand for functions of Python.
 _NUMBER = "onnxops_number"
+_COUNTS_OF_BLOCKS = {"prim::If": 2, "prim::Loop": 1}
+# Nearly all nodes of a graph that are no operators.
+_WITHOUT_BLOCKS = frozenset(
+    f"prim::{name}"
+    for name in (
+        *("CallFunction", "CallMethod", "Constant", "GetAttr", "SetAttr", "NumToTensor", "RaiseException"),
+        *("DictConstruct", "ListConstruct", "ListUnpack", "TupleConstruct", "TupleIndex", "TupleUnpack"),
+    )
+)
 
 
 def node_inputs(node: Any) -> list[Any]:
@@ -41,6 +51,14 @@ def node_outputs(node: Any) -> list[Any]:
 def node_branches(node: Any) -> list[Any]:
     """Return the two blocks of a ``prim::If``."""
     return list(islice(node.blocks(), 2))
+
+
+def node_blocks(node: Any) -> list[Any]:
+    """Return the blocks of a node of any kind."""
+    kind = node.kind()
+    if kind.startswith("aten::") or kind in _WITHOUT_BLOCKS:
+        return []
+    return list(islice(node.blocks(), _COUNTS_OF_BLOCKS.get(kind)))
 
 
 def block_inputs(block: Any) -> list[Any]:
@@ -67,7 +85,7 @@ def all_nodes(block: Any) -> Iterator[Any]:
     """Yield the nodes of a graph or block and of the blocks in it, in order."""
     for node in block_nodes(block):
         yield node
-        for inner in node.blocks():
+        for inner in node_blocks(node):
             yield from all_nodes(inner)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import sys
@@ -55,9 +56,12 @@ def module_path(node: Any, prefix: str = "") -> str:
 
 def source_line(node: Any) -> str:
     """Return ``file:line`` of a node, the innermost that is the user's own; an empty string if it is not known."""
-    text = str(node.sourceRange())
-    if not text:
-        return ""
+    return _line_in(str(node.sourceRange()))
+
+
+@functools.lru_cache(maxsize=1024)
+def _line_in(text: str) -> str:
+    """Find the line in what torch says of a node; the calls of a module that is used again are told alike."""
     found = list(_TRACED.finditer(text)) or list(_SCRIPTED.finditer(text))
     if not found:
         return ""

@@ -239,8 +239,27 @@ def _sliced(
     return tuple(sizes), tuple(strides)
 
 
+def _transposed(x: TensorForm, dim0: int, dim1: int) -> tuple[Sizes, Sizes] | None:
+    axes = list(range(x.dim()))
+    if not all(isinstance(dim, int) and -x.dim() <= dim < x.dim() for dim in (dim0, dim1)):
+        return None
+    axes[dim0], axes[dim1] = axes[dim1], axes[dim0]
+    return _permuted(x, axes)
+
+
+def _permuted(x: TensorForm, dims: Sequence[int]) -> tuple[Sizes, Sizes] | None:
+    if not all(isinstance(dim, int) and -x.dim() <= dim < x.dim() for dim in dims):
+        return None
+    if sorted(dim % x.dim() for dim in dims) != list(range(x.dim())):
+        return None
+    sizes, strides = x.shape, x.stride()
+    return tuple(sizes[dim] for dim in dims), tuple(strides[dim] for dim in dims)
+
+
 _TO_THE_END = 2**63 - 1
 _VIEWS: dict[Any, Callable[..., tuple[Sizes, Sizes] | None]] = {
     aten.select.int: _selected,
     aten.slice.Tensor: _sliced,
+    aten.transpose.int: _transposed,
+    aten.permute.default: _permuted,
 }

@@ -102,31 +102,58 @@ class SizeOperations(NodeWriter):
         parts: list[ir.Value] = []
         run: list[int] = []
         for size in sizes:
-            if isinstance(size, ir.Value):
-                static = op.static(size)
-                if static is None:
-                    if run:
-                        parts.append(op.constant(run, ir.DataType.INT64))
-                        run = []
-                    self._append_size(parts, size)
-                    continue
-                size = static.item()
-            run.append(int(size))
+            number = op.static(size) if isinstance(size, ir.Value) else np.asarray(size)
+            if number is not None:
+                run.append(int(number.item()))
+                run = self._continued(parts, run)
+                continue
+            vector = self._begun_earlier(self._one_size(size), run)
+            if run:
+                parts.append(op.constant(run, ir.DataType.INT64))
+                run = []
+            self._append(parts, vector)
         if run:
             parts.append(op.constant(run, ir.DataType.INT64))
         return op.Concat(*parts, axis=0)
 
-    def _append_size(self, parts: list[ir.Value], size: ir.Value) -> None:
-        """Append ``size`` as a vector, joining it with the slice of the same Shape that stands before it."""
+    def _one_size(self, size: ir.Value) -> ir.Value:
+        """Return ``size`` as a vector of one INT64."""
         op = self.newest
         size = op.cast(size, ir.DataType.INT64)
         dims = dims_of(size)
-        vector: ir.Value = op.Unsqueeze(size, [0]) if dims == () else op.Reshape(size, [1]) if dims is None else size
+        return op.Unsqueeze(size, [0]) if dims == () else op.Reshape(size, [1]) if dims is None else size
+
+    def _append(self, parts: list[ir.Value], vector: ir.Value) -> None:
+        """Append ``vector``, joining it with the slice of the same Shape that stands before it."""
         here, before = _shape_slice(vector), _shape_slice(parts[-1]) if parts else None
         if here is not None and before is not None and here[0] is before[0] and here[1] == before[2]:
-            parts[-1] = op.Shape(here[0], start=before[1], end=here[2])
+            parts[-1] = self.newest.Shape(here[0], start=before[1], end=here[2])
         else:
             parts.append(vector)
+
+    def _continued(self, parts: list[ir.Value], run: list[int]) -> list[int]:
+        """Let the slice of a Shape that stands last in ``parts`` go on over ``run`` where the sizes are its own."""
+        here = _shape_slice(parts[-1]) if parts else None
+        if here is None:
+            return run
+        value, start, end = here
+        if list(dims_of(value) or ())[end : end + len(run)] != run:
+            return run
+        parts[-1] = self.newest.Shape(value, start=start, end=end + len(run))
+        return []
+
+    def _begun_earlier(self, vector: ir.Value, run: list[int]) -> ir.Value:
+        """Let a slice of a Shape begin with the last numbers of ``run``, which lose them, where these are its sizes."""
+        here = _shape_slice(vector)
+        if here is None:
+            return vector
+        value, start, end = here
+        dims = dims_of(value) or ()
+        begin = start
+        while run and begin > 0 and dims[begin - 1] == run[-1]:
+            begin -= 1
+            run.pop()
+        return vector if begin == start else self.newest.Shape(value, start=begin, end=end)
 
     def reshape(self, value: ir.Value, sizes: Sequence[Size]) -> ir.Value:
         """Reshape ``value`` to ``sizes``, with at most one -1 among them, in the shortest form that ONNX has.

@@ -75,15 +75,17 @@ def without_keywords(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments of a call whose last positional one may be a dict of keyword arguments, as in torch.onnx.
 
-    It is an argument itself if the model takes it as one, and does not take its keys as keywords.
+    It is an argument itself if the model takes it as one, and either there are other keyword arguments (torch.onnx
+    takes them in one place or the other) or the model does not take its keys as keywords.
     """
     named = dict(kwargs or {})
     last = args[-1] if args else None
     if not isinstance(last, dict) or not all(isinstance(key, str) for key in last):
         return args, named
-    if _binds(signature, args[:-1], {**last, **named}) or not _binds(signature, args, named):
-        return args[:-1], {**last, **named}
-    return args, named
+    is_argument = _binds(signature, args, named)
+    if is_argument and (named or not _binds(signature, args[:-1], last)):
+        return args, named
+    return args[:-1], {**last, **named}
 
 
 def _binds(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

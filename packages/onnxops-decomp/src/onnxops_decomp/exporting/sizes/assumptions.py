@@ -90,7 +90,7 @@ def _of_broadcast(node: ir.Node) -> Iterator[str]:
         return
     shapes = [value.shape for value in node.inputs if value is not None]
     present = [shape for shape in shapes if shape is not None]
-    for axis in range(1, max(map(len, present), default=0) + 1):
+    for axis in range(1, max(map(len, present)) + 1 if len(present) > 1 else 0):
         dims = dict.fromkeys(_text(shape[-axis]) for shape in present if len(shape) >= axis)
         texts = [text for text in dims if text is not None and text != "1"]
         for other in texts[1:]:

@@ -11,7 +11,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from onnxops_decomp.torch_private import is_without_data
+from onnxops_core.exporting import original
+from onnxops_decomp.torch_private import is_without_data, unwatched
 
 __all__ = ["KeptContents", "restored_contents"]
 
@@ -58,13 +59,15 @@ class KeptContents(TorchFunctionMode):
     def written(self, tensor: torch.Tensor) -> bool:
         """Tell whether a tensor was written to since :meth:`restore`, itself or as memory of another one."""
         known, version = self._versions.get(id(tensor), (None, 0))
-        return known is not None and known._version != version
+        with unwatched():
+            return known is not None and known._version != version
 
     def restore(self) -> None:
         """Put the copies back, and the memory and sizes that ``x.data = ...``, ``set_`` and their like took away."""
-        _restore_places(self._before.values())
-        self._copies.restore()
-        self._versions = {key: (tensor, tensor._version) for key, (tensor, _) in self._versions.items()}
+        with unwatched():
+            _restore_places(self._before.values())
+            self._copies.restore()
+            self._versions = {key: (tensor, tensor._version) for key, (tensor, _) in self._versions.items()}
 
 
 @contextmanager
@@ -91,13 +94,10 @@ def restored_contents(tensors: Iterable[torch.Tensor]) -> Iterator[None]:
 
 def _restore_places(before: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
     """Give tensors their memory, sizes and strides back, which other tensors hold."""
+    stride = original(torch.Tensor, "stride")
     for tensor, own in before:
-        if _place(tensor) != _place(own):
+        if tensor.data_ptr() != own.data_ptr() or tensor.shape != own.shape or stride(tensor) != stride(own):
             tensor.data = own
-
-
-def _place(tensor: torch.Tensor) -> tuple[int, torch.Size, tuple[int, ...]]:
-    return tensor.data_ptr(), tensor.shape, tensor.stride()
 
 
 class _Copies:
