@@ -340,6 +340,23 @@ def test_inputs_that_are_written_to_export_with_a_warning(export: Any) -> None:
         export(model, (torch.ones(1, 3).expand(2, 3),))
 
 
+@pytest.mark.parametrize(
+    ("export", "is_scripted"),
+    [(onnx_fx_export.export, False), *((onnx_ts_legacy.export, each) for each in (False, True))],
+)
+def test_what_a_deep_model_changes_is_told_in_a_few_lines(export: Any, is_scripted: bool) -> None:
+    layers: Any = nn.Sequential(*(nn.BatchNorm1d(3) for _ in range(12)))
+    options = {} if export is onnx_fx_export.export else {"training": torch.onnx.TrainingMode.PRESERVE}
+    if is_scripted:
+        layers = torch.jit.script(layers)
+    with pytest.raises(OnnxExporterError, match=r"0\..* and \d+ others when it runs.*eval\(\)") as refused:
+        export(layers, (X,), **options)
+    assert len(str(refused.value)) < 1000
+    with pytest.warns(UserWarning, match=r"and \d+ others when it runs, but") as warned:
+        export(layers, (X,), state="ignore", **options)
+    assert len([each for each in warned if "when it runs" in str(each.message)]) == 1
+
+
 def test_results_keep_what_a_buffer_held_before_it_is_bound_anew() -> None:
     class Model(nn.Module):
         def __init__(self) -> None:

@@ -76,6 +76,7 @@ from onnxops_decomp.exporting import (
     to_ir,
     warn_of_left_out,
     with_line,
+    with_lines,
 )
 
 __all__ = ["Options", "convert", "convert_numbers", "convert_partly"]
@@ -241,15 +242,15 @@ def _refuse_or_warn(lines: Mapping[str, str], state: str) -> None:
     Raises:
         StateError: If there is anything and it is not to be ignored.
     """
-    if lines and state != "ignore":
-        names = ", ".join(with_line(name, lines[name]) for name in sorted(lines))
+    found = dict(sorted(lines.items()))
+    if found and state != "ignore":
         raise StateError(
-            f"The model changes {names} when it runs. Pass state='io' to make it an input and an output of the "
-            "ONNX model, state='ignore' for a model that always computes what the first call does, or remove the "
-            "change from the model."
+            f"The model changes {with_lines(found)} when it runs. Call eval() on a model in training mode, pass "
+            "state='io' to make each of them an input and an output of the ONNX model, or pass state='ignore' for a "
+            "model that always computes what the first call does."
         )
-    for name, line in sorted(lines.items()):
-        warn_user(ignored_state(name, line), OnnxExporterWarning)
+    if found:
+        warn_user(ignored_state(found), OnnxExporterWarning)
 
 
 class _Conversion:

@@ -22,6 +22,7 @@ from onnxops_decomp.exporting import (
     needs_functionalization,
     shared_memory,
     with_line,
+    with_lines,
     written_inputs,
     written_roots,
 )
@@ -75,18 +76,18 @@ class Mutations:
         Raises:
             MutationError: If there are any such buffers.
         """
-        if lines := [with_line(self._called(name), self.notes.lines.get(name, "")) for name in sorted(buffers)]:
+        if lines := {self._called(name): self.notes.lines.get(name, "") for name in sorted(buffers)}:
             raise MutationError(
-                f"The model changes {', '.join(lines)} when it runs. An ONNX model has no memory of its own: pass "
-                'state="io" to make each of them an input and an output, put the model in eval() mode, or pass '
-                'state="ignore" for a model that always computes what the first call does.'
+                f"The model changes {with_lines(lines)} when it runs. An ONNX model has no memory of its own: call "
+                'eval() on a model in training mode, pass state="io" to make each of them an input and an output, or '
+                'pass state="ignore" for a model that always computes what the first call does.'
             )
 
     def warn_of_ignored(self, buffers: Iterable[str]) -> None:
         """Warn of state that is left out."""
         found = {self._called(name): self.notes.lines.get(name, "") for name in sorted(buffers)}
-        for name, line in {**found, **self.notes.ignored}.items():
-            warn_user(ignored_state(name, line))
+        if found := {**found, **self.notes.ignored}:
+            warn_user(ignored_state(found))
 
     def warn_of_inputs(self, names: Mapping[str, str]) -> None:
         """Warn of inputs that the torch model changes in place, given by the names of their placeholders."""

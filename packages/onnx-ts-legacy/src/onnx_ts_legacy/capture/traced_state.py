@@ -181,8 +181,8 @@ class TracedState:
         found = self._watch.lasting(call, tensors)
         if found and state != "ignore":
             raise StateError(state_refusal(found))
-        for path, line in found.items():
-            warn_user(ignored_state(path, line), OnnxExporterWarning)
+        if found:
+            warn_user(ignored_state(found), OnnxExporterWarning)
 
 
 @contextmanager

@@ -121,7 +121,7 @@ from onnxops_decomp.exporting.state.identities import codes_in, identities_of_nu
 from onnxops_decomp.exporting.state.inventory import Inventory, is_library, kept_inventory
 from onnxops_decomp.exporting.state.liveness import needed_state
 from onnxops_decomp.exporting.state.meetings import differs_apart_in_copies, meeting_refusal
-from onnxops_decomp.exporting.state.memory import place_in_memory, shared_memory, with_line
+from onnxops_decomp.exporting.state.memory import place_in_memory, shared_memory, with_line, with_lines
 from onnxops_decomp.exporting.state.registries import Rebound, Registries
 from onnxops_decomp.exporting.state.trial import are_close, lasting_in_copies, results_of
 from onnxops_decomp.exporting.state.type_tests import type_tests
@@ -382,6 +382,7 @@ __all__ = [
     "warn_of_names",
     "warn_of_numbers",
     "with_line",
+    "with_lines",
     "without_absent",
     "without_keywords",
     "without_metadata",

@@ -9,12 +9,22 @@ import torch
 
 from onnxops_decomp.torch_private import flattened_subclass, is_without_data
 
-__all__ = ["place_in_memory", "shared_memory", "with_line"]
+__all__ = ["place_in_memory", "shared_memory", "with_line", "with_lines"]
+
+# A network with normalization layers in training mode changes hundreds of buffers.
+_SHOWN = 3
 
 
 def with_line(path: str, line: str) -> str:
     """Return a path with the line that changes what it leads to."""
     return f"{path} (at {line})" if line else path
+
+
+def with_lines(found: Mapping[str, str]) -> str:
+    """Return paths with the lines that change what they lead to: the first few, and how many others there are."""
+    most = len(found) if len(found) <= _SHOWN + 1 else _SHOWN
+    shown = ", ".join(with_line(path, line) for path, line in [*found.items()][:most])
+    return f"{shown} and {len(found) - most} others" if most < len(found) else shown
 
 
 def place_in_memory(tensor: torch.Tensor) -> tuple[Any, ...] | None:

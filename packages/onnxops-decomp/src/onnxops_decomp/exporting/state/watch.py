@@ -18,7 +18,7 @@ from onnxops_decomp.exporting.state.containers import Record, with_replaced
 from onnxops_decomp.exporting.state.inventory import Change, Inventory
 from onnxops_decomp.exporting.state.library_objects import memory_of
 from onnxops_decomp.exporting.state.meetings import differs_apart, meeting_refusal, meetings
-from onnxops_decomp.exporting.state.memory import shared_memory, with_line
+from onnxops_decomp.exporting.state.memory import shared_memory, with_line, with_lines
 from onnxops_decomp.exporting.state.reachability import contents_before, reachable
 from onnxops_decomp.exporting.state.trial import lasting
 
@@ -277,15 +277,15 @@ def _leaves(value: Any) -> list[Any]:
 def state_refusal(found: Mapping[str, str]) -> str:
     """Return the message for what cannot be state of an ONNX model, by path with the lines that change it."""
     return (
-        f"The model changes {', '.join(with_line(*item) for item in found.items())} when it runs, and later calls "
+        f"The model changes {with_lines(found)} when it runs, and later calls "
         "depend on it. Only tensors of one dtype can be inputs and outputs of an ONNX model in its place: keep it in "
         'a buffer and pass state="io", or pass state="ignore" for a model that always does what the first call does.'
     )
 
 
-def ignored_state(path: str, line: str) -> str:
-    """Return the warning for what a model changes and the export leaves out."""
+def ignored_state(found: Mapping[str, str]) -> str:
+    """Return the warning for what a model changes and the export leaves out, by path with the lines that change it."""
     return (
-        f"The model changes {with_line(path, line)} when it runs, but the ONNX model does not: each of its calls "
+        f"The model changes {with_lines(found)} when it runs, but the ONNX model does not: each of its calls "
         "computes what the first call of the model does."
     )
