@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -143,3 +144,9 @@ def test_products_of_groups_take_floats(name: str, dtype: torch.dtype) -> None:
 
     program, other = export(function, args(8), dynamic_shapes=dynamic), args(24)
     torch.testing.assert_close(program(*other), function(*other))
+
+
+@pytest.mark.parametrize("wrap", [lambda x: x, lambda x: {"x": x}, lambda x: [x]], ids=["array", "dict", "list"])
+def test_an_array_as_an_argument_is_refused_with_what_to_give(wrap: Callable) -> None:
+    with pytest.raises(CaptureError, match=r"torch\.from_numpy"):
+        export(lambda x: x, (wrap(np.ones((2, 3), np.float32)),))

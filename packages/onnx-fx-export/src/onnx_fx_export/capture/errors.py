@@ -55,6 +55,8 @@ def capture_error(error: Exception, place: str = "") -> CaptureError | DynamicSh
             "a dict or a closure. Keep modules in attributes, torch.nn.ModuleList or torch.nn.ModuleDict."
         )
     if any(said in text for said in _ARGUMENTS):
+        if "numpy.ndarray" in text:
+            return CaptureError("An argument of the model is a NumPy array. Give a tensor, as torch.from_numpy(x) is.")
         where = f"{where}: it takes tensors, numbers, texts and None as arguments. Bind what is none of these before"
         where += " the export, as in functools.partial(model, dtype=torch.float16)"
     head = "\n".join(text.splitlines()[:12])
