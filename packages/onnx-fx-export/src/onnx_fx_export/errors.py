@@ -82,8 +82,8 @@ class DynamicShapeError(OnnxExporterError):
 
     def at(self, places: Sequence[str]) -> DynamicShapeError:
         """Return the same error with the lines of code that fix the dimensions."""
-        told = [f"fixed by {place}" for place in dict.fromkeys(places)]
-        return self.fixed([*self.facts, *told], self.declarations, is_condition=self.is_condition)
+        reported = [f"fixed by {place}" for place in dict.fromkeys(places)]
+        return self.fixed([*self.facts, *reported], self.declarations, is_condition=self.is_condition)
 
 
 class MutationError(OnnxExporterError):

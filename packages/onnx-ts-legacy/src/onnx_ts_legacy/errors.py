@@ -88,7 +88,7 @@ class DynamicDimensionError(TorchScriptExportError):
 
 
 class StateError(TorchScriptExportError):
-    """The model changes an attribute or an input, and the export was not told to keep that."""
+    """The model changes an attribute or an input, and the export was not asked to keep that."""
 
 
 class OnnxExporterWarning(UserWarning):

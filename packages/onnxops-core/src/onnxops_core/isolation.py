@@ -71,7 +71,7 @@ def _keep_all() -> None:
     if gc.isenabled():
         gc.disable()
         _undo.callback(gc.enable)
-    # What a program froze itself cannot be told apart from what is frozen here, and stays frozen.
+    # What a program froze itself is indistinguishable from what is frozen here, and stays frozen.
     if gc.get_freeze_count() == 0:
         gc.freeze()
         _undo.callback(gc.unfreeze)

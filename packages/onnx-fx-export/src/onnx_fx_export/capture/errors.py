@@ -1,4 +1,4 @@
-"""What torch.export raises, told in the user's terms: what it is, where, and what to do."""
+"""What torch.export raises, in the user's terms: what it is, where, and what to do."""
 
 from __future__ import annotations
 

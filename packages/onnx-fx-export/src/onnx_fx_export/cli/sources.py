@@ -84,13 +84,13 @@ def _made(source: str) -> Any:
     try:
         factory = getattr(_module(module_name), attribute)
     except Exception as error:  # whatever the code of a user raises
-        raise InvalidArgumentError(f"{source} cannot be loaded: {_told(error)}.") from error
+        raise InvalidArgumentError(f"{source} cannot be loaded: {_reason(error)}.") from error
     if not callable(factory):
         raise InvalidArgumentError(f"{source} is not a function, but {type(factory).__name__}.")
     try:
         return factory()
     except Exception as error:  # whatever the code of a user raises
-        raise InvalidArgumentError(f"{source} failed: {_told(error)}.") from error
+        raise InvalidArgumentError(f"{source} failed: {_reason(error)}.") from error
 
 
 def _module(name: str) -> Any:
@@ -110,7 +110,7 @@ def _module(name: str) -> Any:
     return module
 
 
-def _told(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     """Return what an error of the user's code says, and the line that raised it."""
     *_, frame = traceback.extract_tb(error.__traceback__)
     is_own = Path(frame.filename) == Path(__file__) or "importlib" in frame.filename

@@ -153,13 +153,15 @@ def genai_config(model: Any, kind: str, decoder: dict[str, Any], **graphs: dict[
             "past_present_share_buffer": False,
         },
     }
-    return _told(config)
+    return _without_none(config)
 
 
-def _told(config: dict[str, Any]) -> dict[str, Any]:
+def _without_none(config: dict[str, Any]) -> dict[str, Any]:
     """Leave out what a model does not say: engines take a number or nothing."""
     return {
-        key: _told(value) if isinstance(value, dict) else value for key, value in config.items() if value is not None
+        key: _without_none(value) if isinstance(value, dict) else value
+        for key, value in config.items()
+        if value is not None
     }
 
 

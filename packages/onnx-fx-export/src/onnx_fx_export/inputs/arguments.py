@@ -94,7 +94,7 @@ class FunctionModule(torch.nn.Module):
 
 
 def _with_signature(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function whose parameters can be told; those of a builtin are its positional arguments."""
+    """Return a function whose parameters are known; those of a builtin are its positional arguments."""
     try:
         inspect.signature(function)
     except TypeError as error:

@@ -33,7 +33,7 @@ __all__ = [
 # Sizes that torch.export takes for constants.
 _SPECIAL_SIZES = (0, 1)
 _FEWEST = 2
-# So many sums of sizes are told apart.
+# At most so many sums of sizes are distinguished.
 _MOST_SUMS = 4
 
 

@@ -150,7 +150,7 @@ def _loop(
 
 
 def _condition(lowering: GraphLowering, op: OpBuilder, graph_module: torch.fx.GraphModule, inputs: Any) -> ir.Value:
-    """Lower the condition of a loop; its nodes are told from those of the body, whose names may be the same."""
+    """Lower the condition of a loop; its nodes are kept apart from those of the body, which may have the same names."""
     loop = op.context.origin.get("onnxops.fx_node", "")
     with op.origin(fx_node=f"{loop}/condition"):
         return _scalar(op, _value(op, lowering.nested(op).run(graph_module, inputs)))

@@ -27,15 +27,15 @@ class AttributeReads:
 
     Args:
         module: The module.
-        told: Whether it is noted, too, that code asks which module it has.
+        watches_identity: Whether to note as well that code asks which module it has.
 
     Attributes:
         pure: False once an attribute was assigned or deleted, or a class does not let itself be watched.
-        told_apart: Whether code of the model asked which module it has: compared it, looked it up, read all it holds.
+        asks_identity: Whether the model's code asked which module it has: compared it, looked it up, read all it holds.
     """
 
-    def __init__(self, module: torch.nn.Module, *, told: bool = False) -> None:
-        self.pure, self.told_apart, self._told = True, False, told
+    def __init__(self, module: torch.nn.Module, *, watches_identity: bool = False) -> None:
+        self.pure, self.asks_identity, self._watches_identity = True, False, watches_identity
         self._modules = dict(module.named_modules(remove_duplicate=False))
         self._names: dict[int, set[str]] = {id(each): set() for each in self._modules.values()}
 
@@ -46,7 +46,7 @@ class AttributeReads:
         try:
             for module, kind in before:
                 try:
-                    object.__setattr__(module, "__class__", _watched(cast(Hashable, kind), self._told))
+                    object.__setattr__(module, "__class__", _watched(cast(Hashable, kind), self._watches_identity))
                 except TypeError:
                     self.pure = False
                 _ACTIVE[id(module)] = self
@@ -77,7 +77,7 @@ _ACTIVE: dict[int, AttributeReads] = {}
 
 
 @functools.cache
-def _watched(kind: Any, told: bool) -> Any:
+def _watched(kind: Any, watches_identity: bool) -> Any:
     """Return a subclass whose instances tell what is read of them; nobody else can tell the two apart by name."""
 
     def read(self: torch.nn.Module, name: str) -> Any:
@@ -110,7 +110,7 @@ def _watched(kind: Any, told: bool) -> Any:
         "__getattribute__": read,
         "__setattr__": assign,
         "__delattr__": delete,
-        **({"__eq__": is_equal, "__hash__": digest} if told else {}),
+        **({"__eq__": is_equal, "__hash__": digest} if watches_identity else {}),
         "__module__": kind.__module__,
         "__qualname__": kind.__qualname__,
     }
@@ -120,7 +120,7 @@ def _watched(kind: Any, told: bool) -> Any:
 def _note_asked(module: torch.nn.Module, frame: types.FrameType) -> None:
     active = _ACTIVE.get(id(module))
     if active is not None and not is_library(frame.f_globals.get("__name__")):
-        active.told_apart = True
+        active.asks_identity = True
 
 
 def structure(module: torch.nn.Module) -> tuple[Any, ...] | None:

@@ -162,11 +162,11 @@ class RepeatedBlocks:
         run = functools.partial(self._record, forward, args, kwargs, operands)
         for recorded in self._recorded:
             if recorded.structure == own and _same(recorded.call, call) and recorded.reads.agree(block):
-                again = _Recorded(number, own, AttributeReads(block, told=self._proves), call)
+                again = _Recorded(number, own, AttributeReads(block, watches_identity=self._proves), call)
                 return self._again(recorded, again, block, run, operands)
         if owed:
             self._withheld.refuse()
-        reads = AttributeReads(block, told=self._proves)
+        reads = AttributeReads(block, watches_identity=self._proves)
         recorded = _Recorded(number, own, reads, call, Purity() if self._proves else None)
         with recorded.purity.code_noted() if recorded.purity is not None else contextlib.nullcontext():
             result = run(recorded)

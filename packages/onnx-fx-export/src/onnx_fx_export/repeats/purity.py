@@ -90,7 +90,7 @@ class Purity:
 
     def confirm(self, *calls: AttributeReads) -> None:
         """Tell what was noted of both calls once the second one has ended."""
-        self.doubtful |= not all(reads.pure and not reads.told_apart for reads in calls)
+        self.doubtful |= not all(reads.pure and not reads.asks_identity for reads in calls)
 
     def holds(self) -> bool:
         """Tell whether a call now does what the first two did."""

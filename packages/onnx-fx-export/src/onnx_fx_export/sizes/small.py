@@ -318,7 +318,7 @@ class _Nearby:
     Attributes:
         trials: Runs both.
         sizes: The sizes of the program.
-        warns: Whether the user is told of a size that the model takes and the program does not.
+        warns: Whether to warn of a size that the model takes and the program does not.
         known: What was found by sizes: whether the model takes them, and whether the program is right. Many conditions
             are tried at the same ones.
     """

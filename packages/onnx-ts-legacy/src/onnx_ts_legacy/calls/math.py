@@ -60,7 +60,7 @@ def _modf(context: ConversionContext, a: Any) -> tuple[Any, Any]:
 
 def _math_remainder(context: ConversionContext, a: Any, b: Any) -> Any:
     """``math.remainder``: the quotient is rounded, halves to even, where that of ``%`` is rounded down."""
-    # Of two divisors nothing is rounded away, and which of two numbers is nearer can be told.
+    # Of two divisors nothing is rounded away, and it is known which of two numbers is nearer.
     rest = _of_floats(aten.fmod.Tensor)(context, a, binary(context, "mul", b, 2.0))
     quotient = unary(context, "round", binary(context, "div", rest, b))
     return binary(context, "sub", rest, binary(context, "mul", quotient, b))

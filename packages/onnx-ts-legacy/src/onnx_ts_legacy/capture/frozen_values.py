@@ -35,7 +35,7 @@ from onnx_ts_legacy.graph.sources import Place, is_library, source_line, user_fr
 from onnxops_core.exporting import original, replaced
 from onnxops_decomp.exporting import are_close
 
-__all__ = ["FrozenValues", "told_frozen_values"]
+__all__ = ["FrozenValues", "reported_frozen_values"]
 
 _CONSTANT = "The trace keeps the constant that it is in the example."
 _INDEX = f"A tensor or a size is used here as a Python integer, by range(), a list or other Python code. {_CONSTANT}"
@@ -83,7 +83,7 @@ class FrozenValues:
     """
 
     def __init__(self, refuses: bool = False, keeps: bool = False) -> None:
-        self._told: dict[tuple[str, str, int], Place] = {}
+        self._reported: dict[tuple[str, str, int], Place] = {}
         self._integers: list[tuple[torch.Tensor, Any, int, Place]] = []
         self._parts: list[Parts] = []
         self._inputs: frozenset[int] = frozenset()
@@ -240,7 +240,7 @@ class FrozenValues:
         return answer
 
     def drop_order(self, run: Callable[[], Sequence[Any]]) -> None:
-        """Make it no condition whether tensors are contiguous, if the model gives the same when told the opposite.
+        """Drop the question whether tensors are contiguous, if the opposite answer changes no result.
 
         Args:
             run: Calls the model on the example, outside of traces, and returns the leaves of its results.
@@ -324,7 +324,7 @@ class FrozenValues:
     def tell(self, text: str, place: Place | None) -> None:
         """Warn of something at the end, once for each line."""
         if place is not None:
-            self._told[text, place.file, place.line] = place
+            self._reported[text, place.file, place.line] = place
 
     def add_integer(self, tensor: torch.Tensor, answer: int) -> None:
         """Note that a tensor was made a Python integer, which may be recorded afterwards."""
@@ -363,7 +363,7 @@ class FrozenValues:
     def warn(self) -> None:
         """Issue the warnings."""
         decided = {decision.place for decision in self.decisions}
-        for (text, file, line), place in self._told.items():
+        for (text, file, line), place in self._reported.items():
             if text.startswith(_OF_CONSTANTS) and str(place) in decided:
                 continue
             warnings.warn_explicit(
@@ -380,7 +380,7 @@ _active = threading.local()
 
 
 @contextmanager
-def told_frozen_values(refuses: bool = False, keeps: bool = False) -> Iterator[FrozenValues]:
+def reported_frozen_values(refuses: bool = False, keeps: bool = False) -> Iterator[FrozenValues]:
     """Collect what the trace that is recorded meanwhile freezes, and warn of it at the end.
 
     Args:

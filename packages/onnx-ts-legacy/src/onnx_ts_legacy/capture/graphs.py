@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from onnx_ts_legacy import _torch_private as private
 from onnx_ts_legacy.capture.flat_model import FlatModel
-from onnx_ts_legacy.capture.frozen_values import FrozenValues, told_frozen_values
+from onnx_ts_legacy.capture.frozen_values import FrozenValues, reported_frozen_values
 from onnx_ts_legacy.capture.open_conversions import traced_with_conversions
 from onnx_ts_legacy.capture.size_decisions import SizeDecision
 from onnx_ts_legacy.capture.traced_state import TracedState, kept_state
@@ -358,7 +358,7 @@ def _traced(
         private.recorded_symbolics(),
         autocast.recorded(),
         kept_state(model) as found,
-        told_frozen_values(refuses, state == "io") as frozen,  # sees the calls of the model, not those of the others
+        reported_frozen_values(refuses, state == "io") as frozen,  # sees the model's calls, not those of the others
     ):
         dynamic = [()] * len(tensors) if dynamic_axes is None else dynamic_axes(named, absent)
         begin = partial(frozen.begin, dynamic=dynamic, weights=found.weights)

@@ -41,14 +41,14 @@ def traced_with_conversions(trace: Callable[[], Trace], homes: Sequence[ModuleTy
     Raises:
         CaptureError: What ``trace`` raises.
     """
-    with functions_of_numbers(homes), warnings.catch_warnings(record=True) as told:
+    with functions_of_numbers(homes), warnings.catch_warnings(record=True) as warned:
         usual, refusal = _attempt(trace)
     if usual is None or any(not isinstance(decision.answer, bool | tuple) for decision in usual.decisions):
-        with functions_of_numbers(homes), _converting(homes), warnings.catch_warnings(record=True) as told_then:
+        with functions_of_numbers(homes), _converting(homes), warnings.catch_warnings(record=True) as warned_then:
             recorded, _ = _attempt(trace, Exception)
         if recorded is not None and (usual is None or len(recorded.decisions) < len(usual.decisions)):
-            usual, told = recorded, told_then
-    for each in told:
+            usual, warned = recorded, warned_then
+    for each in warned:
         warnings.warn_explicit(each.message, each.category, each.filename, each.lineno, source=each.source)
     if usual is None:
         assert refusal is not None

@@ -116,7 +116,7 @@ def _taken_apart(
         with private.quiet_fake_tensors():
             return decompose(overload, *fakes), symbols, bound
     except LoweringError:
-        # It cannot be told apart for all sizes at once: with examples, torch says what it assumed of them.
+        # It is not the same for all sizes: given examples, torch reports what it assumed of them.
         copies, symbols = _with_examples(context, leaves, operands)
         if copies is None:
             raise

@@ -45,8 +45,8 @@ def _run_node(context: ConversionContext, node: Any) -> None:
         result = _converted(context, node, args)
         _check_autocast(node, result)
     except (LoweringError, ScriptValueError, DynamicDimensionError) as error:
-        told = falls_through(context, node) or reads_stand_in(context, args)
-        if isinstance(error, DynamicDimensionError) and not told:
+        is_reported = falls_through(context, node) or reads_stand_in(context, args)
+        if isinstance(error, DynamicDimensionError) and not is_reported:
             raise DynamicDimensionError(located(str(error), node)) from error
         result = stand_ins_for(context, node, args, error)
     finally:

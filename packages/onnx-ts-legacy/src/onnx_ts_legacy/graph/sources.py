@@ -61,7 +61,7 @@ def source_line(node: Any) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def _line_in(text: str) -> str:
-    """Find the line in what torch says of a node; the calls of a module that is used again are told alike."""
+    """Find the user's line in a source range of torch; repeated calls of a module have the same one."""
     found = list(_TRACED.finditer(text)) or list(_SCRIPTED.finditer(text))
     if not found:
         return ""

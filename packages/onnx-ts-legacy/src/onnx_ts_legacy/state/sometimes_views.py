@@ -85,7 +85,7 @@ class SometimesViews:
         self._copies: dict[Storage, list[tuple[Storage, Copy]]] = defaultdict(list)
         self._disputes: dict[Storage, list[_Dispute]] = defaultdict(list)
         self._reads: dict[Storage, tuple[int, Any]] = {}
-        self._told: set[tuple[str, ...]] = set()
+        self._reported: set[tuple[str, ...]] = set()
 
     def note(self, source: Storage, result: Storage, copy: Copy) -> None:
         """Note a call that gave a tensor of its own, whose memory is ``result``, for one that shows ``source``."""
@@ -128,9 +128,9 @@ class SometimesViews:
     def _tell(self, dispute: _Dispute, read: Any) -> None:
         copies = " and ".join(dict.fromkeys(_called(copy) for copy in dispute.path))
         lines = tuple(f" at {line}" if (line := _line(node)) else "" for node in (dispute.node, read))
-        if (copies, *lines) in self._told:
+        if (copies, *lines) in self._reported:
             return
-        self._told.add((copies, *lines))
+        self._reported.add((copies, *lines))
         sizes = self._sharing_sizes(dispute.path)
         if sizes is None:
             return

@@ -1,1 +1,1 @@
-"""The writer of ONNX nodes: what it is told, what it knows of sizes, and what it leaves out."""
+"""The writer of ONNX nodes: its context, what it knows of sizes, and what it leaves out."""

@@ -56,8 +56,8 @@ def _flags() -> list[str]:
 
 def _library_path() -> Path:
     """Where the library for this source, platform and kind of CPU lies."""
-    told = "\n".join([_SOURCE.read_text(encoding="utf-8"), sys.platform, platform.machine(), *_flags()])
-    name = hashlib.sha256(told.encode()).hexdigest()[:16]
+    identity = "\n".join([_SOURCE.read_text(encoding="utf-8"), sys.platform, platform.machine(), *_flags()])
+    name = hashlib.sha256(identity.encode()).hexdigest()[:16]
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(root, "onnxops-core", f"cpu-kernels-{name}.so")
 

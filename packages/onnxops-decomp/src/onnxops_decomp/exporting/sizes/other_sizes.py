@@ -113,7 +113,7 @@ def _holds_integers(tensor: torch.Tensor) -> bool:
 
 
 def _resized(tensor: torch.Tensor, dimensions: Mapping[int, str], sizes: Mapping[str, int]) -> torch.Tensor | None:
-    """Return the tensor at other sizes, or None where they cannot be told or are negative."""
+    """Return the tensor at other sizes, or None where they are unknown or negative."""
     for axis, text in dimensions.items():
         wanted = size(text, sizes)
         if wanted is None or wanted < 0:

@@ -18,7 +18,7 @@ _AUTOGRAD = os.path.join(os.path.dirname(torch.__file__), "autograd", "__init__.
 
 
 def gradient_mode(model: Any) -> contextlib.AbstractContextManager[Any]:
-    """Return what a model is to be run in: without gradients, unless :func:`note_gradients` was told of it."""
+    """Return what a model is to be run in: without gradients, unless :func:`note_gradients` noted some."""
     # Not every callable has a hash.
     return torch.enable_grad() if any(noted is model for noted in _DIFFERENTIATING) else torch.no_grad()
 

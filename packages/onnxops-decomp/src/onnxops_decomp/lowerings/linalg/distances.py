@@ -33,7 +33,7 @@ def cdist(op: OpBuilder, x1: ir.Value, x2: ir.Value, p: float = 2.0, compute_mod
 
 
 def _by_products(op: OpBuilder, x1: ir.Value, x2: ir.Value, compute_mode: int | None) -> bool:
-    """Tell whether torch multiplies matrices, which loses digits for close rows: for more than 25, or when told to.
+    """Tell whether torch multiplies matrices, which loses digits for close rows: for more than 25, or when asked to.
 
     Of a number of rows known only at run time the differences themselves are taken.
     """
