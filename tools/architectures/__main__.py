@@ -74,7 +74,7 @@ def known(path: Path = RESULTS) -> list[dict[str, Any]]:
 
 
 def keep(row: dict[str, Any], path: Path = RESULTS) -> None:
-    """Add a result to those that are kept, in the place of an older one of the same class."""
+    """Add a result to those that are kept, in place of an older one of the same class."""
     with (path.parent / "__init__.py").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         rows = {(each["library"], each["name"]): each for each in [*known(path), row]}

@@ -280,7 +280,7 @@ def _tensors(model: Callable[..., Any], inputs: Inputs) -> list[torch.Tensor]:
 
 
 def _plain(result: Any) -> Any:
-    """Return a result with dictionaries in the place of the classes of transformers."""
+    """Return a result with dictionaries in place of the classes of transformers."""
     if isinstance(result, Mapping):
         return {key: _plain(value) for key, value in result.items()}
     return tuple(map(_plain, result)) if isinstance(result, list | tuple) else result

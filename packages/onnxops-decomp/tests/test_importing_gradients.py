@@ -71,7 +71,7 @@ def tensor_types(type_: onnx.TypeProto) -> Iterator[onnx.TypeProto.Tensor]:
 
 
 def in_dtype(model: onnx.ModelProto, dtype: int) -> onnx.ModelProto:
-    """Return a model with one dtype in the place of all floats of 16 and 32 bits."""
+    """Return a model with one dtype in place of all floats of 16 and 32 bits."""
     made = copy.deepcopy(model)
     for graph in graphs(made.graph):
         for value in (*graph.input, *graph.output, *graph.value_info):

@@ -1,4 +1,4 @@
-"""The one way in which these packages put something else in the place of a function or attribute of torch."""
+"""The one way in which these packages put something else in place of a function or attribute of torch."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def original(owner: Any, name: str) -> Any:
 
 @contextlib.contextmanager
 def replaced(replacements: Sequence[tuple[Any, str, Any]], *, in_all_threads: bool = False) -> Iterator[None]:
-    """Put other functions, properties, class methods or values in the place of attributes in the body.
+    """Put other functions, properties, class methods or values in place of attributes in the body.
 
     Contexts may nest and may end in any order, in any number of threads: each takes its own replacements away, and the
     last one puts back what was there. What someone else has put in their place meanwhile stays.

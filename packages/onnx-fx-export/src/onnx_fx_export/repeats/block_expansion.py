@@ -158,7 +158,7 @@ def _is_same_attribute(program: torch.export.ExportedProgram, one: torch.fx.Node
 
 
 def _copy(stand_in: torch.fx.Node, block: _Block, operands: list[torch.fx.Node], call: int) -> None:
-    """Put a copy of a block in the place of the node that stands for it."""
+    """Put a copy of a block in place of the node that stands for it."""
     copies: dict[torch.fx.Node, torch.fx.Node] = {}
     for theirs, own in zip(block.operands, operands, strict=True):
         # One tensor in two places of the recorded call may have been two in this one.

@@ -36,7 +36,7 @@ def open_conversions(model: torch.nn.Module, counted: _Counted | None = None) ->
     Args:
         model: The model; the files that define its modules, the classes that these extend, and the functions that those
             files import by name are its code.
-        counted: Returns what is iterated over in the place of ``range(n)``; None for a number that it leaves alone.
+        counted: Returns what is iterated over in place of ``range(n)``; None for a number that it leaves alone.
     """
     ranges = _Ranges("_Range", (_Range,), {"counted": staticmethod(counted or _uncounted)})
     stand_ins: tuple[tuple[type, type], ...] = ((int, _INT), (float, _FLOAT), (range, ranges))
@@ -110,7 +110,7 @@ _FLOAT = class_of_numbers(float, (torch.SymFloat,), _float)
 
 
 def _simplified(expression: sympy.Expr, **options: Any) -> sympy.Expr:
-    """Simplify with a symbol in the place of each call of a function.
+    """Simplify with a symbol in place of each call of a function.
 
     torch simplifies quotients of sizes. SymPy would try each rule that it knows inside each call as well, which
     takes minutes where sizes are computed from numbers that stay open.

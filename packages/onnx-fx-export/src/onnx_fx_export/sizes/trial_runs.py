@@ -31,7 +31,7 @@ from onnxops_decomp.exporting import (
 )
 
 Around = Callable[[], contextlib.AbstractContextManager[Any]]
-# What a run puts in the place of a tensor of the example; None for random numbers among the floats.
+# What a run puts in place of a tensor of the example; None for random numbers among the floats.
 Values = Callable[[torch.Tensor], torch.Tensor] | None
 
 __all__ = ["TrialRuns", "TrialValues", "Values", "as_plain", "in_order", "plain", "used_nodes", "user_values"]
@@ -72,7 +72,7 @@ class TrialValues:
         return leaf.is_floating_point() or self.integers is not _kept
 
     def __call__(self, leaf: torch.Tensor) -> torch.Tensor:
-        """Return a tensor in the place of one of the example."""
+        """Return a tensor in place of one of the example."""
         if leaf.dtype == torch.bool:
             return leaf if self.mask is None else torch.full_like(leaf, self.mask)
         if not leaf.is_floating_point():
@@ -137,7 +137,7 @@ class TrialRuns:
 
         Args:
             around: Makes what is entered around each of both runs.
-            values: What the run is given in the place of a tensor of the example.
+            values: What the run is given in place of a tensor of the example.
         """
         shapes: list[Sequence[Any]] = [x.shape for x in user_values(self.program) if isinstance(x, torch.Tensor)]
         symbolic = [size for shape in shapes for size in shape if isinstance(size, torch.SymInt)]
@@ -156,7 +156,7 @@ class TrialRuns:
         Args:
             sizes: The sizes by symbol.
             around: Makes what is entered around each of both runs.
-            values: What the run is given in the place of a tensor of the example.
+            values: What the run is given in place of a tensor of the example.
 
         Returns:
             The leaves of what the model gives, None where it does not take these sizes, and whether the program gives

@@ -21,7 +21,7 @@ __all__ = ["expanding_functions", "is_integer", "with_lists"]
 
 
 def with_lists(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
-    """Return the arguments of a call with lists in the place of the integers that torch expands.
+    """Return the arguments of a call with lists in place of the integers that torch expands.
 
     Args:
         name: What the operator is called in ATen.

@@ -40,7 +40,7 @@ class GraphValues(Protocol):
     assumptions: list[sympy.Basic]
 
     def resolve(self, argument: Any) -> Any:
-        """Return an argument of an fx node with values in the place of nodes."""
+        """Return an argument of an fx node with values in place of nodes."""
 
 
 def _memory_order(lowering: GraphValues, tensor: torch.Tensor, name: str) -> list[int]:

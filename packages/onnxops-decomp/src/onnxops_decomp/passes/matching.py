@@ -1,4 +1,4 @@
-"""What the passes ask of a graph, and how they put one node in the place of several."""
+"""What the passes ask of a graph, and how they put one node in place of several."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ class _Loop:
         self.written = [root for root in roots if root is not None]
 
     def expand(self) -> None:
-        """Put the loop in the place of the ways."""
+        """Put the loop in place of the ways."""
         first = self.ways[0]
         initial = [first.before[index] for index in self.rebound] + self.written
         self._check_aliases()

@@ -117,7 +117,7 @@ class _Join:
         return [node for node in of_pieces if node in found]
 
     def expand(self) -> None:
-        """Put a loop in the place of the mark."""
+        """Put a loop in place of the mark."""
         lengths = cast(torch.fx.Node, self.places.args[0])
         shape, like = cast(list[Any], self.join.args[1]), self.join.meta["val"]
         in_rows = self.join.target is piece_marks().rows.default

@@ -96,7 +96,7 @@ class PieceLoops(TorchFunctionMode):
 
     @property
     def replacements(self) -> list[tuple[Any, str, Any]]:
-        """What has to stand in the place of methods while it is active."""
+        """What has to stand in place of methods while it is active."""
         return [(FakeTensor, "tolist", self._listed)]
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:

@@ -82,7 +82,7 @@ class RowLoops(TorchFunctionMode):
 
     @property
     def replacements(self) -> list[tuple[Any, str, Any]]:
-        """What has to stand in the place of methods while it is active."""
+        """What has to stand in place of methods while it is active."""
         return [(torch.Tensor, "__iter__", self._iterated), (torch.SymBool, "__bool__", self._truth)]
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:

@@ -49,7 +49,7 @@ def _takes_the_same(own: Any, new: Callable[..., Any]) -> bool:
     return inspect.isfunction(own) and [*inspect.signature(own).parameters] == [*inspect.signature(new).parameters]
 
 
-# ---- what is run in the place of the library's functions, among whose names it is
+# ---- what is run in place of the library's functions, among whose names it is
 
 
 def get_vision_position_ids(

@@ -31,7 +31,7 @@ _BY_CONTENT = "way_"
 
 
 def merge_ways(program: torch.export.ExportedProgram, other: torch.export.ExportedProgram) -> None:
-    """Put a ``torch.cond``, marked as a way, in the place of the last question, in place.
+    """Put a ``torch.cond``, marked as a way, in place of the last question, in place.
 
     Args:
         program: What was captured with one answer.

@@ -164,7 +164,7 @@ class VisionGraph(torch.nn.Module):
 
 
 class EmbeddingGraph(torch.nn.Module):
-    """Embeddings of tokens, with what was made of images in the place of theirs.
+    """Embeddings of tokens, with what was made of images in place of theirs.
 
     Args:
         model: A model of transformers that reads images.

@@ -13,7 +13,7 @@ _FIRST_OPSET = 20
 
 
 class FuseGelu(ir.passes.InPlacePass):
-    """Puts Gelu in the place of ``x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x ** 3)))``, in FLOAT.
+    """Puts Gelu in place of ``x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x ** 3)))``, in FLOAT.
 
     Below opset 20 it becomes the polynomial in the order that runtimes take for one operation.
     """

@@ -16,7 +16,7 @@ _DTYPES = frozenset((ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT1
 
 
 class FuseRMSNormalization(ir.passes.InPlacePass):
-    """Puts RMSNormalization in the place of ``x * rsqrt(mean(x * x, -1) + eps) * weight``, or of ``x / sqrt(...)``.
+    """Puts RMSNormalization in place of ``x * rsqrt(mean(x * x, -1) + eps) * weight``, or of ``x / sqrt(...)``.
 
     In half precision models compute the mean in float32 and cast back before the weight; that is what the operator's
     ``stash_type`` 1 says, so the casts go too. Where x is something without its mean, that is LayerNormalization, with
@@ -101,7 +101,7 @@ def _centered(x: ir.Value) -> ir.Value | None:
 
 
 def _normalized_layer(whole: ir.Value, x: ir.Value, scaled: ir.Node, epsilon: float, opset: int) -> bool:
-    """Put LayerNormalization in the place of what scales x, which is ``whole`` without its mean, and adds a bias."""
+    """Put LayerNormalization in place of what scales x, which is ``whole`` without its mean, and adds a bias."""
     product = sole_user(scaled.outputs[0])
     weight = other_operand(product, scaled.outputs[0]) if product is not None and product.op_type == "Mul" else None
     fits = opset >= _FIRST_OPSET_OF_LAYERS and x.dtype == ir.DataType.FLOAT and keeps_digits_far_from_zero()

@@ -13,7 +13,7 @@ _MATRIX = 2
 
 
 class FuseGemm(ir.passes.InPlacePass):
-    """Puts Gemm in the place of a product of two matrices and the addition of a bias.
+    """Puts Gemm in place of a product of two matrices and the addition of a bias.
 
     Products of more dimensions stay as they are: they would need to be reshaped first, which saves nothing.
     """

@@ -17,7 +17,7 @@ _FIRST_OPSET = 23
 
 
 class FuseRotaryEmbedding(ir.passes.InPlacePass):
-    """Puts RotaryEmbedding in the place of heads whose lanes turn in pairs, however that is written.
+    """Puts RotaryEmbedding in place of heads whose lanes turn in pairs, however that is written.
 
     The operator takes the cosines and sines of half of what turns. It wants them for every batch entry, so those that
     all entries share are expanded once.

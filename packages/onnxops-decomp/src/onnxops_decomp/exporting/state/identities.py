@@ -133,7 +133,7 @@ def _compiled(tree: ast.Module, file: str) -> types.CodeType:
 
 
 def _linked(code: types.CodeType) -> types.CodeType:
-    """Put what is called in the place of the text that stands for it."""
+    """Put what is called in place of the text that stands for it."""
 
     def constant(value: Any) -> Any:
         return _linked(value) if isinstance(value, types.CodeType) else _is_same if value == _CALLED else value
@@ -170,7 +170,7 @@ def _is_size(node: ast.AST) -> bool:
 
 
 class _Comparisons(ast.NodeTransformer):
-    """Puts something else in the place of ``is``."""
+    """Puts something else in place of ``is``."""
 
     def __init__(self, written: Callable[[ast.expr, ast.expr], ast.expr]) -> None:
         self._written = written

@@ -110,7 +110,7 @@ class FuseSkipNormalization(ir.passes.InPlacePass):
 
 
 class KeepResidualsApart(ir.passes.InPlacePass):
-    """Keeps ONNX Runtime from adding a residual inside the normalization behind it, by a Sum in the place of an Add.
+    """Keeps ONNX Runtime from adding a residual inside the normalization behind it, by a Sum in place of an Add.
 
     Where nothing else reads the sum, ONNX Runtime writes a SkipLayerNormalization when it loads the model. On a CPU
     this takes as long as the two nodes for one token, and up to eight times as long for many.
@@ -130,7 +130,7 @@ class KeepResidualsApart(ir.passes.InPlacePass):
 
 
 class ReturnOperatorCaches(ir.passes.InPlacePass):
-    """Return the keys and values that an operator has joined in the place of those that the model joins once more."""
+    """Return the keys and values that an operator has joined in place of those that the model joins once more."""
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Run the pass on the main graph."""

@@ -12,7 +12,7 @@ __all__ = ["FuseFastGelu"]
 
 
 class FuseFastGelu(ir.passes.InPlacePass):
-    """Puts FastGelu in the place of the approximation by tanh, as one node or spelled out."""
+    """Puts FastGelu in place of the approximation by tanh, as one node or spelled out."""
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Run the pass on the main graph."""

@@ -1,4 +1,4 @@
-"""What ONNX Runtime runs in the place of operators of ONNX, most of it in its ``com.microsoft`` domain.
+"""What ONNX Runtime runs in place of operators of ONNX, most of it in its ``com.microsoft`` domain.
 
 Specified in https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md. An operator stands here only
 where it computes the same, in the dtypes that it has kernels for on the CPU.

@@ -12,7 +12,7 @@ from onnxops_decomp.builder.runtime import Deviation, Runtime
 from onnxops_decomp.formulas.attention import mask_of_all_keys, mask_of_all_queries
 from onnxops_decomp.passes.matching import operand, producer
 
-# They register what stands in the place of missing kernels.
+# They register what stands in place of missing kernels.
 from onnxops_decomp.runtimes.onnxruntime import composed, random, regions  # noqa: F401
 from onnxops_decomp.runtimes.onnxruntime.float_weights import KeepFloatWeights
 from onnxops_decomp.runtimes.onnxruntime.kernel_gaps import (

@@ -1,4 +1,4 @@
-"""``GroupQueryAttention`` in the place of attention that joins a cache, for engines whose caches grow in place.
+"""``GroupQueryAttention`` in place of attention that joins a cache, for engines whose caches grow in place.
 
 Specified in https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.GroupQueryAttention
 """
@@ -123,7 +123,7 @@ class _Plan:
 def share_caches(model: ir.Model, tokens: str, mask: str, length: int, *, forget: bool = False) -> bool:
     """Let ``GroupQueryAttention`` join the keys and values of all layers of a decoder, or change nothing.
 
-    It is put in the place of an attention whose mask is proven to let each query see the tokens up to its own place, or
+    It is put in place of an attention whose mask is proven to let each query see the tokens up to its own place, or
     the last of them where there is a window, that the padding mask keeps. The operator counts the tokens that it keeps
     from the start: padding stands behind the prompts from here on, and each row has the result that it has alone.
     Rotary embeddings become part of it where they follow from the position alone, and products of one value by the
@@ -315,7 +315,7 @@ class _Rewriting:
         self._first = counted  # the other one may go
 
     def write(self, plan: _Plan) -> None:
-        """Put the operator in the place of an attention."""
+        """Put the operator in place of an attention."""
         node, (keys, values) = plan.attention.node, plan.joins
         new_key, new_value = keys.inputs[1], values.inputs[1]
         assert new_key is not None
