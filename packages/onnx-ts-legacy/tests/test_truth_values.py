@@ -39,6 +39,7 @@ CALLS: dict[str, Callable[[Tensor], Tensor]] = {
     "full": lambda x: torch.full((2,), True),
     "full, by name": lambda x: torch.full((2,), fill_value=True),
     "full of numbers": lambda x: torch.full((2,), True, dtype=torch.float32),
+    "fill": lambda x: torch.fill(x, True) + torch.fill(x > 0, value=True) + torch.fill(x, 2) + torch.fill(x, x[0]),
     "full like numbers": lambda x: torch.full_like(x, True),
     "full like a mask": lambda x: torch.full_like(x > 0, True),
     "new full": lambda x: x.new_full((2,), True),

@@ -89,10 +89,9 @@ class WatchedCalls(TorchFunctionMode):
         kwargs = kwargs or {}
         if not private.traces():
             return func(*args, **kwargs)
-        func = _recorded(func)
+        name, func = name_of(func), _recorded(func)
         if (sized := defined_for_sizes(func, args, kwargs, self._is_size)) is not None:
             return sized
-        name = name_of(func)
         args, kwargs = with_lists(name, args, kwargs)
         if name.strip("_") in _COMPARISONS:
             # torch records no comparison with a truth value.
@@ -125,7 +124,13 @@ def _is_same_size(input: torch.Tensor, other: torch.Tensor) -> bool:
     return input.dim() == other.dim() and all(input.size(axis) == other.size(axis) for axis in range(input.dim()))
 
 
+def _filled(input: torch.Tensor, value: Any) -> torch.Tensor:
+    """Fill a copy: a trace records ``torch.fill`` as a ``full_like`` with an overload that does not exist."""
+    return input.clone().fill_(value)
+
+
 _RECORDED: dict[str, Callable[..., Any]] = {
+    "fill": _filled,
     **{name: getattr(torch.Tensor, name.removeprefix("sym_")) for name in ("numel", "sym_numel")},
     "is_same_size": _is_same_size,
 }
