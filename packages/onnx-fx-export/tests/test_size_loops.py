@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.utils import _pytree as pytree
 
 from onnx_fx_export import DynamicShapeError, OnnxExporterError, export
 
@@ -81,19 +82,118 @@ def test_a_loop_over_a_size_is_a_scan(kind) -> None:
     check(kind().eval(), (2, 5, 3), [(2, 5, 3), (3, 9, 3), (1, 2, 3), (4, 1, 3)], BOTH)
 
 
-@pytest.mark.filterwarnings("ignore:The model takes size 1")
-def test_a_loop_that_looks_back_is_a_scan() -> None:
-    check(FromOne(), (2, 3, 4), [(2, 3, 4), (1, 3, 9), (5, 3, 2)], ({0: "batch", 2: "length"},))
+def test_a_loop_that_looks_back_is_a_loop_that_may_have_no_steps() -> None:
+    sizes = [(2, 3, 4), (1, 3, 9), (5, 3, 2), (2, 3, 1)]
+    check(FromOne(), (2, 3, 4), sizes, ({0: "batch", 2: "length"},), operator="Loop")
 
 
-def check(model, example, sizes, dims) -> None:
+def check(model, example, sizes, dims, operator="Scan") -> None:
     program = export(model, (torch.randn(example),), dynamic_shapes=dims)
     assert program.capture_strategy == "size-loops"
-    assert "Scan" in {node.op_type for node in program.model.graph}
+    assert operator in {node.op_type for node in program.model.graph}
     for shape in sizes:
         x = torch.randn(shape)
         with torch.no_grad():
             torch.testing.assert_close(program(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+def stacked_list(x):
+    return torch.stack([x[i].cumsum(0) for i in range(x.size(0))])
+
+
+def joined_rows(x):
+    parts = []
+    for number, row in enumerate(x): parts.append(row * number)  # fmt: skip  # noqa: E701
+    return torch.cat(parts)
+
+
+def added_generator(x):
+    return sum(x[i] * i for i in range(len(x)))
+
+
+def added_to_a_number(x):
+    y = 0
+    for i in range(x.shape[0]):
+        y = y + x[i] * i
+    return y
+
+
+def multiplied_rows(x):
+    product = 1.0
+    for row in x:
+        product = product * row
+    return product
+
+
+def first_or_more(x):
+    total = None
+    for i in range(x.shape[0]):
+        total = x[i] if total is None else total + x[i]
+    return total
+
+
+def list_of_a_list(x):
+    rows = [x[i] + 1 for i in range(x.shape[0])]
+    rows = [row * 2 for row in rows]
+    return torch.stack(rows, 1), rows[-1]
+
+
+def backwards(x):
+    state = x.new_zeros(3)
+    for t in reversed(range(x.shape[0])):
+        state = torch.tanh(state + x[t])
+    return state
+
+
+def pairs(x):
+    return torch.stack([a - b for a, b in zip(x, x.flip(0), strict=False)])
+
+
+def unbound(x):
+    state, states = torch.zeros(3), []
+    for row in torch.unbind(x, 0):
+        state = torch.tanh(state + row)
+        states.append(state)
+    return torch.stack(states), torch.cat(x.unbind(0))
+
+
+def within_a_fixed_loop(x):
+    for _ in range(2):
+        x = x + sum(x[i] for i in range(x.shape[0]))
+    return x
+
+
+class OfLayers(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(3, 3) for _ in range(2))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.stack([layer(row) for row in x])
+        state, weights = x[0], [layer.weight for layer in self.layers]
+        for t in range(x.shape[0]):
+            for weight in weights:
+                state = state @ weight + x[t]
+        return state, sum(float(number) for number in (1, 2)) * x
+
+
+FORMS = (
+    *(stacked_list, joined_rows, added_generator, added_to_a_number, multiplied_rows, first_or_more, list_of_a_list),
+    *(backwards, pairs, unbound, within_a_fixed_loop, OfLayers().eval()),
+)
+
+
+@pytest.mark.parametrize("model", FORMS, ids=lambda model: getattr(model, "__name__", "of_layers"))
+def test_each_way_to_write_a_loop_stays_dynamic(model) -> None:
+    program = export(model, (torch.randn(3, 3),), dynamic_shapes=({0: "n"},))
+    assert program.capture_strategy == "size-loops"
+    for rows in (3, 5, 2, 1):
+        x = torch.randn(rows, 3)
+        with torch.no_grad():
+            torch.testing.assert_close(
+                pytree.tree_leaves(program(x)), pytree.tree_leaves(model(x)), rtol=1e-4, atol=1e-5
+            )
 
 
 def test_the_code_of_the_model_is_as_before() -> None:

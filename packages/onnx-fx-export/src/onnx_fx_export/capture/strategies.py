@@ -18,7 +18,7 @@ from onnx_fx_export.capture.loops.strategy import Looped, compare_loops
 from onnx_fx_export.capture.measured_kernels import lacks_kernel, record_measured
 from onnx_fx_export.capture.open_sizes import compare_open, record_open
 from onnx_fx_export.capture.request import CaptureRequest
-from onnx_fx_export.capture.size_loops import has_loops, scanned_loops
+from onnx_fx_export.capture.size_loops.functions import has_loops, scanned_loops
 from onnx_fx_export.capture.torch_export import Recorded, Run, record
 from onnx_fx_export.capture.torch_private import formats_without_conditions
 from onnx_fx_export.capture.transforms import has_transforms, without_further_gradients

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
+import sympy
 import torch
 
 from onnx_fx_export.capture import autograd_function
@@ -160,9 +161,16 @@ def _scan(lowering: GraphLowering, node: torch.fx.Node) -> Any:
     combine_graph, carried, scanned, *rest = lowering.resolve(node.args)
     extra = rest[-1] if rest else ()
     length = node.args[2][0].meta["val"].shape[0]  # type: ignore[index, union-attr]
-    if carried and isinstance(length, torch.SymInt) and is_decided_by_data(length.node.expr):
+    if carried and isinstance(length, torch.SymInt) and _may_be_none(length.node.expr):
         return _looped(lowering, combine_graph, carried, scanned, extra)
     return _scanned(lowering, combine_graph, carried, scanned, extra)
+
+
+def _may_be_none(length: sympy.Expr) -> bool:
+    """Tell whether there may be no rows: as the data decide, or where sizes are 1, as there are none of ``n - 1``."""
+    if is_decided_by_data(length):
+        return True
+    return bool(length.xreplace(dict.fromkeys(length.free_symbols, sympy.Integer(1))) == 0)
 
 
 def _looped(

@@ -1,0 +1,7 @@
+"""Loops over a dynamic number of steps, written out as scans.
+
+``for i in range(x.shape[1])`` makes a number of the size, and so does ``for row in x``. The code of a model is
+rewritten for a capture: where the number of steps is dynamic, the body becomes the function of a ``scan``. Names that
+it assigns and that had a value before are carried from step to step; what it appends to lists is stacked. As what the
+body does besides may be lost, what is captured so is compared with the model.
+"""

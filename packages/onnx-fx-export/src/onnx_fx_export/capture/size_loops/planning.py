@@ -1,0 +1,206 @@
+"""Which loops of a function can be scans, what they carry from step to step, and what they append to lists."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import math
+from collections.abc import Sequence
+
+__all__ = ["Order", "Plan", "Source", "appends_to", "plan_of", "source_of"]
+
+# Statements in a body that a scan cannot do.
+_EXCLUDED = (
+    *(ast.Break, ast.Continue, ast.Return, ast.Yield, ast.YieldFrom, ast.Await, ast.Global, ast.Nonlocal, ast.Delete),
+    *(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Try, ast.With, ast.While, ast.NamedExpr, ast.Import),
+    *(ast.ImportFrom, ast.Lambda),
+)
+_LOOPS = (ast.For, ast.While, ast.AsyncFor)
+
+
+class Order:
+    """The statements of a function in order, whatever lines they are on.
+
+    Args:
+        function: The function.
+    """
+
+    def __init__(self, function: ast.FunctionDef) -> None:
+        self.function = function
+        # The number of the statement that a node belongs to, and of the last one inside of a statement.
+        self._places: dict[ast.AST, int] = {}
+        self._ends: dict[ast.AST, int] = {}
+        self._count = 0
+        self._number(function)
+
+    def _number(self, statement: ast.AST) -> None:
+        place = self._places[statement] = self._count
+        self._count += 1
+        waiting = list(ast.iter_child_nodes(statement))
+        while waiting:
+            node = waiting.pop(0)
+            if isinstance(node, ast.stmt):
+                self._number(node)
+            else:
+                self._places[node] = place
+                waiting[:0] = ast.iter_child_nodes(node)
+        self._ends[statement] = self._count - 1
+
+    def place(self, node: ast.AST) -> int:
+        """Return the number of the statement of a node."""
+        return self._places[node]
+
+    def end(self, statement: ast.AST) -> int:
+        """Return the number of the last statement inside of one."""
+        return self._ends[statement]
+
+    def names(self, context: type[ast.expr_context], since: int = -1, until: float = math.inf) -> set[str]:
+        """Return the names that are read or assigned between two statements."""
+        found = (node for node in ast.walk(self.function) if isinstance(node, ast.Name))
+        named = ((node.id, self._places[node]) for node in found if isinstance(node.ctx, context))
+        return {name for name, place in named if since < place < until}
+
+    def is_read_first(self, name: str, since: int, until: float = math.inf) -> bool:
+        """Tell whether a name is read between two statements before it gets a value there."""
+        named = (node for node in ast.walk(self.function) if isinstance(node, ast.Name) and node.id == name)
+        uses = [node for node in named if since < self._places[node] < until]
+        first = min((self._places[use] for use in uses), default=0)
+        return any(isinstance(use.ctx, ast.Load) for use in uses if self._places[use] == first)
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """What a loop goes over.
+
+    Attributes:
+        items: The arguments of ``range``, or what has the rows, one after the other.
+        targets: What is assigned in each step: its number first, or None if it has no name, and a row of each item.
+        is_range: Whether it counts.
+        is_reversed: Whether it counts down.
+    """
+
+    items: Sequence[ast.expr]
+    targets: Sequence[str | None]
+    is_range: bool = False
+    is_reversed: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How a loop becomes a scan.
+
+    Attributes:
+        source: What it goes over.
+        carried: The names that have a value from one step to the next.
+        lists: The lists that it appends to.
+    """
+
+    source: Source
+    carried: Sequence[str]
+    lists: Sequence[str]
+
+
+def plan_of(order: Order, loop: ast.For) -> Plan | None:
+    """Return how a loop of a function becomes a scan; None if it cannot."""
+    inside = [node for statement in loop.body for node in ast.walk(statement)]
+    source = source_of(loop)
+    if source is None or any(map(_is_excluded, inside)):
+        return None
+    lists = [name for statement in loop.body if (name := appends_to(statement)) is not None]
+    calls = [node for node in inside if isinstance(node, ast.Expr)]
+    if len(calls) > len(lists) or len(set(lists)) < len(lists):
+        return None
+    stored = [name for node in inside if (name := _stored(node)) is not None]
+    start, end = order.place(loop), order.end(loop)
+    before = order.names(ast.Store, until=start) | _parameters(order.function)
+    own = {name for node in inside if isinstance(node, ast.comprehension) for name in _names(node.target)}
+    left = (set(stored) - before - own) & order.names(ast.Load, since=end)
+    if any(order.is_read_first(name, end) for name in left):
+        return None
+    kept = {node.target.id for node in inside if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name)}
+    if any(
+        loop in ast.walk(node) for node in ast.walk(order.function) if isinstance(node, _LOOPS) and node is not loop
+    ):
+        # What comes before a loop within another loop comes after it as well.
+        kept = before
+    wanted = [name for name in dict.fromkeys(stored) if name in before and name not in lists]
+    reads = {name for name in wanted if order.is_read_first(name, start, end + 1)}
+    reads |= {name for name in wanted if order.is_read_first(name, end)}
+    return Plan(source, [name for name in wanted if name in kept | reads], lists)
+
+
+def source_of(loop: ast.For) -> Source | None:
+    """Return what a loop goes over; None where that is fixed, or written in another way than is known here."""
+    source = None if loop.orelse else _written_source(loop)
+    if source is None or any(isinstance(item, ast.Starred) for item in source.items):
+        return None
+    is_fixed = all if source.is_range else any
+    return None if is_fixed(map(_is_fixed, source.items)) else source
+
+
+def _written_source(loop: ast.For) -> Source | None:
+    match loop.target, loop.iter:
+        case ast.Name(id=name), ast.Call(func=ast.Name(id="range"), args=args, keywords=[]):
+            return Source(args, [name], is_range=True)
+        case ast.Name(id=name), ast.Call(
+            func=ast.Name(id="reversed"), args=[ast.Call(func=ast.Name(id="range"), args=args, keywords=[])]
+        ):
+            return Source(args, [name], is_range=True, is_reversed=True)
+        case ast.Tuple(elts=[ast.Name(id=number), ast.Name(id=name)]), ast.Call(
+            func=ast.Name(id="enumerate"), args=[item], keywords=[]
+        ):
+            return Source([item], [number, name])
+        case ast.Tuple(elts=names), ast.Call(
+            func=ast.Name(id="zip"), args=items, keywords=[] | [ast.keyword(arg="strict")]
+        ):
+            known = [name.id for name in names if isinstance(name, ast.Name)]
+            return Source(items, [None, *known]) if len(known) == len(names) == len(items) else None
+        case ast.Name(id=name), item:
+            return Source([item], [None, name])
+        case _:
+            return None
+
+
+def _is_fixed(item: ast.expr) -> bool:
+    """Tell whether a loop over something has the same steps in each call: a literal or part of the module."""
+    match item:
+        case ast.Constant() | ast.List() | ast.Tuple() | ast.Dict():
+            return True
+        case ast.Attribute(value=ast.Name(id="self")):
+            return True
+        case ast.Call(func=ast.Name(id="len" | "reversed"), args=[of], keywords=[]):
+            return _is_fixed(of)
+        case _:
+            return False
+
+
+def _is_excluded(node: ast.AST) -> bool:
+    if isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store):
+        return not (isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name))
+    return isinstance(node, _EXCLUDED)
+
+
+def _stored(node: ast.AST) -> str | None:
+    """Return the name that a node assigns, or assigns a part of."""
+    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+        node = node.value
+        return node.id if isinstance(node, ast.Name) else None
+    return node.id if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) else None
+
+
+def appends_to(statement: ast.AST) -> str | None:
+    """Return the name of the list that a statement appends to; None for another statement."""
+    match statement:
+        case ast.Expr(ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="append"), args=[_], keywords=[])):
+            return str(name)
+        case _:
+            return None
+
+
+def _parameters(function: ast.FunctionDef) -> set[str]:
+    arguments = function.args
+    return {argument.arg for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}
+
+
+def _names(target: ast.expr) -> set[str]:
+    return {node.id for node in ast.walk(target) if isinstance(node, ast.Name)}

@@ -1,0 +1,189 @@
+"""Functions of a model with their loops written as scans, where the number of steps is dynamic."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from onnx_fx_export.capture.size_loops.lists import with_loops
+from onnx_fx_export.capture.size_loops.planning import Order, Plan, appends_to, plan_of
+
+__all__ = ["rewritten"]
+
+_HELP = "__onnx_fx_loops__"
+_IMPORT = f"from onnx_fx_export.capture.size_loops import running as {_HELP}"
+_JOINS = ("stack", "cat", "concat", "concatenate")
+
+
+def rewritten(function: ast.FunctionDef) -> ast.FunctionDef | None:
+    """Return a function with its loops as scans; None if it has none that can be one.
+
+    Args:
+        function: The function, which is changed.
+    """
+    # All loops are planned before the first one is rewritten.
+    plans = _plans(with_loops(function, _plans(function)))
+    rewriter = _Rewriter(function, plans)
+    rewriter.visit(function)
+    calls = _Calls()
+    calls.visit(function)
+    if not rewriter.count and not calls.unbinds:
+        return None
+    first = function.body[0]
+    start = 1 if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) else 0
+    function.body[start:start] = ast.parse(_IMPORT).body
+    return function
+
+
+def _plans(function: ast.FunctionDef) -> dict[ast.For, Plan]:
+    order = Order(function)
+    loops = [node for node in ast.walk(function) if isinstance(node, ast.For)]
+    return {loop: plan for loop in loops if (plan := plan_of(order, loop)) is not None}
+
+
+class _Rewriter(ast.NodeTransformer):
+    """Rewrites the loops of a function that can be scans; ``count`` says how many."""
+
+    def __init__(self, function: ast.FunctionDef, plans: Mapping[ast.For, Plan]) -> None:
+        self._function, self._plans, self.count = function, plans, 0
+
+    def visit_For(self, node: ast.For) -> Any:
+        plan = self._plans.get(node)
+        if plan is None:
+            return self.generic_visit(node)
+        self.count += 1
+        own = f"__onnx_fx_{self.count}"
+        scanned = _scanned(node, plan, own)
+        # With a fixed number of steps there may be other loops inside of it.
+        self.generic_visit(node)
+        return _either(node, plan, own, scanned)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
+        return self.generic_visit(node) if node is self._function else node
+
+
+def _either(loop: ast.For, plan: Plan, own: str, scanned: Sequence[str]) -> list[ast.stmt]:
+    """Return a loop that is a scan if the number of its steps is dynamic."""
+    source = plan.source
+    items = [ast.unparse(item) for item in source.items]
+    counted = f"{_HELP}.numbers(*{own}_rows)"
+    if source.is_range:
+        counted = f"{_HELP}.steps({', '.join(items)}, is_reversed={source.is_reversed})"
+    lines = [
+        *([] if source.is_range else [f"{own}_rows = [{', '.join(items)}]"]),
+        f"{own}_numbers = {counted}",
+        f"if {own}_numbers is not None:",
+        *(f"    {line}" for line in scanned),
+        "else:",
+        *(f"    {line}" for line in ast.unparse(_unrolled(loop, own, plan)).splitlines()),
+    ]
+    return [ast.copy_location(node, loop) for node in ast.parse("\n".join(lines)).body]
+
+
+def _scanned(loop: ast.For, plan: Plan, own: str) -> list[str]:
+    """Return the lines that run a loop as a scan."""
+    appended = [f"{own}_appended_{index}" for index in range(len(plan.lists))]
+    body = "\n".join(_body(statement, dict(zip(plan.lists, appended, strict=True))) for statement in loop.body)
+    carried, targets = ", ".join(plan.carried), plan.source.targets
+    number = targets[0] or f"{own}_number"
+    rows = [f"{name} = {_HELP}.row({own}_rows[{index}], {number})" for index, name in enumerate(targets[1:])]
+    return [
+        f"def {own}_body({', '.join((*plan.carried, number))}):",
+        *(f"    {line}" for line in (*rows, *body.splitlines())),
+        f"    return [{carried}], [{', '.join(appended)}]",
+        f"{own}_after, {own}_stacked = {_HELP}.run({own}_body, [{carried}], {own}_numbers)",
+        *([f"[{carried}] = {own}_after"] if plan.carried else []),
+        *(f"{each} = {_HELP}.Appended({each}, {own}_stacked[{i}])" for i, each in enumerate(plan.lists)),
+    ]
+
+
+def _unrolled(loop: ast.For, own: str, plan: Plan) -> ast.For:
+    """Return the loop as it is for a fixed number of steps; what it goes over is evaluated already."""
+    if plan.source.is_range:
+        return loop
+    items = [f"{own}_rows[{index}]" for index in range(len(plan.source.items))]
+    text = items[0] if not isinstance(loop.target, ast.Tuple) else None
+    if text is None:
+        text = f"{'enumerate' if plan.source.targets[0] else 'zip'}({', '.join(items)})"
+    over = ast.parse(text, mode="eval").body
+    return ast.copy_location(ast.For(loop.target, over, loop.body, []), loop)
+
+
+class _Subscripts(ast.NodeTransformer):
+    """Writes reads and writes of parts as calls, which take tensors for numbers."""
+
+    def visit_Subscript(self, node: ast.Subscript) -> Any:
+        self.generic_visit(node)
+        if not isinstance(node.ctx, ast.Load):
+            return node
+        return ast.Call(_helper("taken"), [node.value, _key(node.slice)], [])
+
+    def visit_Assign(self, node: ast.Assign) -> Any:
+        self.generic_visit(node)
+        match node.targets:
+            case [ast.Subscript(value=ast.Name(id=name), slice=key)]:
+                return _put(name, key, node.value)
+            case _:
+                return node
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> Any:
+        self.generic_visit(node)
+        match node.target:
+            case ast.Subscript(value=ast.Name(id=name), slice=key):
+                before = ast.Call(_helper("taken"), [ast.Name(name, ast.Load()), _key(key)], [])
+                return _put(name, key, ast.BinOp(before, node.op, node.value))
+            case _:
+                return node
+
+
+def _put(name: str, key: ast.expr, value: ast.expr) -> ast.Assign:
+    call = ast.Call(_helper("put"), [ast.Name(name, ast.Load()), _key(key), value], [])
+    return ast.Assign([ast.Name(name, ast.Store())], call)
+
+
+def _helper(name: str) -> ast.expr:
+    return ast.Attribute(ast.Name(_HELP, ast.Load()), name, ast.Load())
+
+
+def _key(key: ast.expr) -> ast.expr:
+    """Return an index as an expression of its own."""
+    if isinstance(key, ast.Tuple):
+        return ast.Tuple([_key(part) for part in key.elts], ast.Load())
+    if isinstance(key, ast.Slice):
+        parts = [part or ast.Constant(None) for part in (key.lower, key.upper, key.step)]
+        return ast.Call(ast.Name("slice", ast.Load()), parts, [])
+    return key
+
+
+def _body(statement: ast.stmt, lists: Mapping[str, str]) -> str:
+    name = appends_to(statement)
+    if name is not None:
+        value = statement.value.args[0]  # type: ignore[attr-defined]
+        statement = ast.Assign([ast.Name(lists[name], ast.Store())], value)
+    again = ast.parse(ast.unparse(ast.fix_missing_locations(statement))).body[0]
+    return ast.unparse(ast.fix_missing_locations(_Subscripts().visit(again)))
+
+
+class _Calls(ast.NodeTransformer):
+    """Lets what loops append to lists be joined and added up, and loops go over the parts of tensors."""
+
+    def __init__(self) -> None:
+        self.unbinds = False
+
+    def visit_Call(self, node: ast.Call) -> Any:
+        self.generic_visit(node)
+        match node:
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="torch"), attr=name), args=[_, *_]) if name in _JOINS:
+                return ast.Call(_helper("stack"), [node.func, *node.args], node.keywords)
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="torch"), attr="unbind"), args=[_, *_]):
+                self.unbinds = True
+                return ast.Call(_helper("unbound"), [node.func, *node.args], node.keywords)
+            case ast.Call(func=ast.Attribute(value=values, attr="unbind")):
+                self.unbinds = True
+                unbind = ast.parse("torch.Tensor.unbind", mode="eval").body
+                return ast.Call(_helper("unbound"), [unbind, values, *node.args], node.keywords)
+            case ast.Call(func=ast.Name(id="sum"), args=[_, *_], keywords=[]):
+                return ast.Call(_helper("total"), [node.func, *node.args], [])
+            case _:
+                return node

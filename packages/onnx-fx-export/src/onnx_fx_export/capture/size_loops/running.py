@@ -1,0 +1,172 @@
+"""What rewritten loops call while a model is captured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from onnx_fx_export.torch_private import scan
+
+__all__ = ["Appended", "numbers", "put", "row", "run", "stack", "steps", "taken", "total", "unbound"]
+
+Body = Callable[..., tuple[Sequence[Any], Sequence[Any]]]
+
+
+def steps(*bounds: Any, is_reversed: bool) -> torch.Tensor | None:
+    """Return the numbers of ``range`` as a tensor if there is a dynamic number of them."""
+    if not any(isinstance(bound, torch.SymInt) for bound in bounds):
+        return None
+    numbers = torch.arange(*bounds)
+    return numbers.flip(0) if is_reversed else numbers
+
+
+def numbers(*sources: Any) -> torch.Tensor | None:
+    """Return the numbers of the steps over the rows of tensors if there is a dynamic number of rows."""
+    tensors = [_stacked(source) for source in sources]
+    if not all(isinstance(tensor, torch.Tensor) and tensor.dim() for tensor in tensors):
+        return None
+    counts = [tensor.shape[0] for tensor in tensors]
+    if not any(isinstance(count, torch.SymInt) for count in counts):
+        return None
+    count = counts[0]
+    for other in counts[1:]:
+        count = torch.sym_min(count, other)
+    return torch.arange(count)
+
+
+def row(source: Any, number: torch.Tensor) -> torch.Tensor:
+    """Return a row of a tensor, or what a loop appended in one step."""
+    return _stacked(source).index_select(0, number.reshape(1))[0]  # type: ignore[no-any-return]
+
+
+def run(body: Body, carried: Sequence[Any], numbers: torch.Tensor) -> tuple[list[Any], list[Any]]:
+    """Run the body of a loop as a scan.
+
+    Args:
+        body: Takes the carried values and the number of a step, and returns those after it, and what it appends.
+        carried: Values before the first step. Where they are numbers, that step is made apart: only what comes after it
+            need have the dtype and the shape that all further steps have.
+        numbers: The number of each step.
+
+    Returns:
+        The carried tensors after the last step, and what was appended, stacked.
+    """
+    if all(isinstance(value, torch.Tensor) for value in carried):
+        return _scanned(body, carried, numbers)
+    after, first = body(*carried, numbers[0])
+    state, rest = _scanned(body, list(map(_tensor, after)), numbers[1:])
+    return state, [torch.cat([one.unsqueeze(0), others]) for one, others in zip(first, rest, strict=True)]
+
+
+def _scanned(body: Body, carried: Sequence[torch.Tensor], numbers: torch.Tensor) -> tuple[list[Any], list[Any]]:
+    def step(state: Sequence[torch.Tensor], number: torch.Tensor) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        after, appended = body(*map(_copy, state[:count]), number)
+        return [*map(_copy, map(_tensor, after)), *map(_copy, state[count:])], [*map(_copy, appended)]
+
+    count = len(carried)
+    # A scan carries something.
+    start = [*map(_copy, carried)] if carried else [torch.zeros(())]
+    state, stacked = scan(step, start, numbers)
+    return list(state[:count]), list(stacked)
+
+
+def _tensor(value: Any) -> torch.Tensor:
+    """Return a number as a tensor, which promotes like it."""
+    if isinstance(value, torch.Tensor):
+        return value
+    return torch.as_tensor(value, dtype=torch.float64 if isinstance(value, float) else None)
+
+
+def _copy(value: torch.Tensor) -> torch.Tensor:
+    """Return a tensor of its own: no result of a scan is another one, or an operand."""
+    return value.clone(memory_format=torch.contiguous_format)
+
+
+# ---- parts of tensors
+
+
+def taken(value: Any, key: Any) -> Any:
+    """Return ``value[key]``, where a number in the key may be a tensor without dimensions."""
+    parts = key if isinstance(key, tuple) else (key,)
+    places = [place for place, part in enumerate(parts) if _is_number(part)]
+    if not isinstance(value, torch.Tensor) or len(places) != 1:
+        return value[key]
+    axis = _axis(value, parts, places[0])
+    rest = (*parts[: places[0]], 0, *parts[places[0] + 1 :])
+    return value.index_select(axis, parts[places[0]].reshape(1))[rest]
+
+
+def put(value: torch.Tensor, key: Any, part: Any) -> torch.Tensor:
+    """Return a tensor after ``value[key] = part``."""
+    parts = key if isinstance(key, tuple) else (key,)
+    places = [place for place, each in enumerate(parts) if _is_number(each)]
+    result = value.clone()
+    if len(places) != 1:
+        result[key] = part
+        return result
+    axis = _axis(value, parts, places[0])
+    rest = (*parts[: places[0]], 0, *parts[places[0] + 1 :])
+    index = parts[places[0]].reshape(1)
+    changed = value.index_select(axis, index)
+    changed[rest] = part
+    return result.index_copy(axis, index, changed)
+
+
+def _is_number(part: Any) -> bool:
+    return isinstance(part, torch.Tensor) and part.dim() == 0 and part.dtype == torch.int64
+
+
+def _axis(value: torch.Tensor, parts: Sequence[Any], place: int) -> int:
+    """Return the dimension of a tensor that a part of its index is for."""
+    if any(part is Ellipsis for part in parts[:place]):
+        return value.dim() - sum(part is not None for part in parts[place:])
+    return sum(part is not None for part in parts[:place])
+
+
+# ---- lists
+
+
+class Appended:
+    """What a loop appended to a list, in one tensor; for the functions below and further loops alone."""
+
+    def __init__(self, before: Sequence[torch.Tensor], stacked: torch.Tensor) -> None:
+        if len(before):
+            raise NotImplementedError("the list of a loop is not empty before it")
+        self.stacked = stacked
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        """Return what was appended in one step, which there has to be."""
+        return self.stacked[index]
+
+
+def unbound(function: Callable[..., Any], values: Any, dim: int = 0) -> Any:
+    """Call ``torch.unbind``, or return as many parts as a dynamic size says for further loops."""
+    if not isinstance(values, torch.Tensor) or not isinstance(values.shape[dim], torch.SymInt):
+        return function(values, dim)
+    return Appended([], values.movedim(dim, 0))
+
+
+def _stacked(source: Any) -> Any:
+    return source.stacked if isinstance(source, Appended) else source
+
+
+def stack(function: Callable[..., Any], values: Any, dim: int = 0) -> Any:
+    """Call ``torch.stack`` or ``torch.cat`` of a list, or of what a loop appended to it."""
+    if not isinstance(values, Appended):
+        return function(values, dim=dim)
+    stacked = values.stacked
+    if function is torch.stack:
+        return stacked.movedim(0, dim)
+    dim = dim % (stacked.dim() - 1)
+    return stacked.movedim(0, dim).flatten(dim, dim + 1)
+
+
+def total(function: Callable[..., Any], values: Any, *start: Any) -> Any:
+    """Call ``sum`` of a list, or of what a loop appended to it."""
+    if not isinstance(values, Appended) or function is not sum:
+        return function(values, *start)
+    stacked = values.stacked
+    result = stacked.sum(0, dtype=None if stacked.dtype == torch.bool else stacked.dtype)
+    return result + start[0] if start else result
