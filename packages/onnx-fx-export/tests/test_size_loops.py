@@ -196,6 +196,35 @@ def test_each_way_to_write_a_loop_stays_dynamic(model) -> None:
             )
 
 
+def first_part(x):
+    return x.split(3, 0)[0] * 2
+
+
+def part_of_columns(x):
+    return x.T.split(2, dim=1)[0]
+
+
+def second_part(x):
+    return torch.split(x, 2)[1]
+
+
+def several_parts(x):
+    return x.split(split_size=2)[0].sum(0) + x.split(2, -1)[1].sum() + "a,b".split(",")[0].count("a")
+
+
+@pytest.mark.parametrize("model", [first_part, part_of_columns, second_part, several_parts])
+def test_a_part_of_a_split_stays_dynamic(model) -> None:
+    program = export(model, (torch.randn(5, 3),), dynamic_shapes=({0: "n"},))
+    assert program.capture_strategy == "size-loops"
+    for rows in (5, 3, 9, 6, 2, 1):
+        x = torch.randn(rows, 3)
+        if model is second_part and rows < 3:
+            with pytest.raises(OnnxExporterError, match=r"n > 2|n >= 3"):
+                program(x)
+        else:
+            torch.testing.assert_close(program(x), model(x))
+
+
 def test_the_code_of_the_model_is_as_before() -> None:
     before = Recurrent.forward.__code__, decayed.__code__
     export(Calling(), (torch.randn(2, 5, 3),), dynamic_shapes=BOTH)

@@ -4,4 +4,6 @@
 rewritten for a capture: where the number of steps is dynamic, the body becomes the function of a ``scan``. Names that
 it assigns and that had a value before are carried from step to step; what it appends to lists is stacked. As what the
 body does besides may be lost, what is captured so is compared with the model.
+
+The parts of ``x.split(3)`` are as many as the size says as well: ``x.split(3)[0]`` becomes a slice.
 """

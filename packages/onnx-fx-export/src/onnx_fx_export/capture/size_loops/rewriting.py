@@ -28,7 +28,7 @@ def rewritten(function: ast.FunctionDef) -> ast.FunctionDef | None:
     rewriter.visit(function)
     calls = _Calls()
     calls.visit(function)
-    if not rewriter.count and not calls.unbinds:
+    if not rewriter.count and not calls.parts:
         return None
     first = function.body[0]
     start = 1 if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) else 0
@@ -169,7 +169,22 @@ class _Calls(ast.NodeTransformer):
     """Lets what loops append to lists be joined and added up, and loops go over the parts of tensors."""
 
     def __init__(self) -> None:
-        self.unbinds = False
+        self.parts = False
+
+    def visit_Subscript(self, node: ast.Subscript) -> Any:
+        self.generic_visit(node)
+        match node:
+            case ast.Subscript(
+                value=ast.Call(
+                    func=ast.Attribute(value=owner, attr="split" | "chunk" as name), args=args, keywords=names
+                ),
+                slice=ast.Constant(value=int(index)),
+                ctx=ast.Load(),
+            ):
+                self.parts = True
+                return ast.Call(_helper("part"), [owner, ast.Constant(name), ast.Constant(index), *args], names)
+            case _:
+                return node
 
     def visit_Call(self, node: ast.Call) -> Any:
         self.generic_visit(node)
@@ -177,10 +192,10 @@ class _Calls(ast.NodeTransformer):
             case ast.Call(func=ast.Attribute(value=ast.Name(id="torch"), attr=name), args=[_, *_]) if name in _JOINS:
                 return ast.Call(_helper("stack"), [node.func, *node.args], node.keywords)
             case ast.Call(func=ast.Attribute(value=ast.Name(id="torch"), attr="unbind"), args=[_, *_]):
-                self.unbinds = True
+                self.parts = True
                 return ast.Call(_helper("unbound"), [node.func, *node.args], node.keywords)
             case ast.Call(func=ast.Attribute(value=values, attr="unbind")):
-                self.unbinds = True
+                self.parts = True
                 unbind = ast.parse("torch.Tensor.unbind", mode="eval").body
                 return ast.Call(_helper("unbound"), [unbind, values, *node.args], node.keywords)
             case ast.Call(func=ast.Name(id="sum"), args=[_, *_], keywords=[]):

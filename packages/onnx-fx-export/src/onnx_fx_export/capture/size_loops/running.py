@@ -9,7 +9,7 @@ import torch
 
 from onnx_fx_export.torch_private import scan
 
-__all__ = ["Appended", "numbers", "put", "row", "run", "stack", "steps", "taken", "total", "unbound"]
+__all__ = ["Appended", "numbers", "part", "put", "row", "run", "stack", "steps", "taken", "total", "unbound"]
 
 Body = Callable[..., tuple[Sequence[Any], Sequence[Any]]]
 
@@ -112,6 +112,30 @@ def put(value: torch.Tensor, key: Any, part: Any) -> torch.Tensor:
     changed = value.index_select(axis, index)
     changed[rest] = part
     return result.index_copy(axis, index, changed)
+
+
+def part(owner: Any, name: str, index: int, *args: Any, **kwargs: Any) -> Any:
+    """Return ``owner.split(...)[index]`` or that of ``chunk``, however many parts a dynamic size leaves.
+
+    Args:
+        owner: The tensor, or ``torch``.
+        name: What is called.
+        index: Which part, from 0.
+        args: The arguments of the call.
+        kwargs: Those by keyword.
+    """
+    values, *rest = args if owner is torch else (owner, *args)
+    given = dict(zip(("size", "dim"), rest, strict=False))
+    given |= {"dim" if key == "dim" else "size": value for key, value in kwargs.items()}
+    size, dim = given.get("size"), given.get("dim", 0)
+    if not isinstance(values, torch.Tensor) or not isinstance(values.shape[dim], torch.SymInt) or type(size) is not int:
+        return getattr(owner, name)(*args, **kwargs)[index]
+    count = values.shape[dim]
+    step = size if name == "split" else (count + size - 1) // size
+    if index:
+        torch._check(index * step < count)
+    kept = (slice(None),) * (dim % values.dim())
+    return values[(*kept, slice(index * step, torch.sym_min((index + 1) * step, count)))]
 
 
 def _is_number(part: Any) -> bool:
