@@ -80,16 +80,36 @@ _ENCODER_DECODER = {
 _TRANSLATOR = {**_ENCODER_DECODER, "max_position_embeddings": 256}
 _UNTIED = {**_TRANSLATOR, "tie_word_embeddings": False}
 
+_RELATIVE = {**_IDS, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4, "initializer_factor": 3.0,
+             "decoder_start_token_id": 0}  # fmt: skip
+
 ENCODER_DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
-    "t5": ("T5Config", {**_IDS, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4,
-                        "initializer_factor": 3.0, "decoder_start_token_id": 0}),
+    "t5": ("T5Config", _RELATIVE),
     "bart": ("BartConfig", _UNTIED),
     "marian": ("MarianConfig", _UNTIED),
     "pegasus": ("PegasusConfig", _TRANSLATOR),
     "mbart": ("MBartConfig", _TRANSLATOR),
     "m2m_100": ("M2M100Config", _UNTIED),
+    "mt5": ("MT5Config", _RELATIVE),
+    "umt5": ("UMT5Config", _RELATIVE),
+    "longt5": ("LongT5Config", {**_RELATIVE, "local_radius": 7}),
+    "longt5_global": ("LongT5Config", {**_RELATIVE, "local_radius": 7, "global_block_size": 4,
+                                       "encoder_attention_type": "transient-global"}),
+    "pegasus_x": ("PegasusXConfig", {**_TRANSLATOR, "num_global_tokens": 4, "block_size": 8}),
+    "fsmt": ("FSMTConfig", {**{key: value for key, value in _TRANSLATOR.items() if key != "vocab_size"},
+                            "src_vocab_size": 48, "tgt_vocab_size": 64, "num_beams": 1, "langs": ["en", "de"]}),
+    "t5gemma": ("T5GemmaConfig", {**_IDS, "encoder": {**_GROUPED, **_WINDOW}, "decoder": {**_GROUPED, **_WINDOW},
+                                  "initializer_range": 0.3}),
     "whisper": ("WhisperConfig", {**_ENCODER_DECODER, "num_mel_bins": 8, "max_source_positions": 20,
                                   "max_target_positions": 256}),
+}  # fmt: skip
+# Models with an encoder that cannot be written.
+REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
+    "prophetnet": ("ProphetNetConfig", {**_IDS, "hidden_size": 32, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64,
+                                        "num_encoder_layers": 1, "num_decoder_layers": 1, "init_std": 0.3,
+                                        "num_encoder_attention_heads": 4, "num_decoder_attention_heads": 4,
+                                        "decoder_start_token_id": 1, "max_position_embeddings": 64}),
+    "switch": ("SwitchTransformersConfig", {**_RELATIVE, "num_experts": 2, "num_decoder_layers": 1, "num_layers": 1}),
 }  # fmt: skip
 _MAMBA = {**_IDS, "hidden_size": 32, "state_size": 8, "num_hidden_layers": 2, "initializer_range": 0.3}
 _HYBRID = {**_GROUPED, "mamba_d_state": 8, "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_chunk_size": 16}
@@ -152,7 +172,7 @@ VISION_LANGUAGE: dict[str, tuple[str, dict[str, Any]]] = {
 }  # fmt: skip
 
 # So large weights are that the tokens vary.
-_SPREAD = {"t5": 0.7, "pegasus": 0.7, "mbart": 0.7, "whisper": 0.7}
+_SPREAD = dict.fromkeys(("t5", "mt5", "umt5", "longt5", "longt5_global", "pegasus", "mbart", "whisper"), 0.7)
 
 
 def language_model(name: str, **settings: Any) -> Any:
@@ -164,11 +184,11 @@ def language_model(name: str, **settings: Any) -> Any:
     """
     import transformers
 
-    kind, given = (CONFIGURATIONS | UNEQUAL | ENCODER_DECODERS | STATE_SPACES | VISION_LANGUAGE)[name]
+    kind, given = (CONFIGURATIONS | UNEQUAL | ENCODER_DECODERS | REFUSED | STATE_SPACES | VISION_LANGUAGE)[name]
     torch.manual_seed(0)
     config = getattr(transformers, kind)(**{**given, **settings})
     model = getattr(transformers, f"AutoModelFor{_head(name)}").from_config(config).eval()
-    if name in ENCODER_DECODERS:
+    if name in ENCODER_DECODERS | REFUSED:
         for weight in model.parameters():
             if weight.dim() > 1:
                 weight.data.normal_(std=_SPREAD.get(name, 0.2))
@@ -181,7 +201,9 @@ def _head(name: str) -> str:
     """Return what transformers calls models of such a task."""
     if name in VISION_LANGUAGE:
         return "ImageTextToText"
-    return "CausalLM" if name not in ENCODER_DECODERS else "SpeechSeq2Seq" if name == "whisper" else "Seq2SeqLM"
+    if name == "whisper":
+        return "SpeechSeq2Seq"
+    return "Seq2SeqLM" if name in ENCODER_DECODERS | REFUSED else "CausalLM"
 
 
 def input_shapes(file: Path) -> dict[str, list[str | int]]:

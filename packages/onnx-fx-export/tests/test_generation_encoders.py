@@ -165,6 +165,64 @@ def test_weights_are_rounded(tmp_path):
     assert len(folder.compared) == 4
 
 
+def test_an_encoder_that_attends_by_blocks_reads_whole_ones(tmp_path):
+    model = language_model("longt5", num_layers=1)
+    tokens, mask = torch.tensor(TOKENS), torch.tensor([[1, 1, 1, 1, 0, 0], [1] * 6])
+
+    folder = export_folder(model, tmp_path / "out", engine="onnxruntime", verify=False)
+
+    assert input_shapes(folder.path / "encoder.onnx")["input_ids"] == ["batch_size", "16*block_count"]
+    for repeated in (1, 3, 5):  # shorter than the fewest blocks, one more than they are, and longer
+        prompts, seen = tokens.repeat(1, repeated), mask.repeat(1, repeated)
+        wanted = model.generate(prompts, attention_mask=seen, do_sample=False, max_new_tokens=12)
+        found = Generator(folder.path).generate(prompts.numpy(), seen.numpy(), max_new_tokens=12)
+        np.testing.assert_array_equal(found, wanted.numpy())
+        assert len(np.unique(found)) > 4  # so that equal tokens say something
+
+
+def test_a_decoder_that_reads_one_token_behind_its_cache_is_a_graph_for_one(tmp_path):
+    model = language_model("fsmt", encoder_layers=1, decoder_layers=1)
+    prompts, begun = torch.tensor(TOKENS[1:]), torch.tensor([[1, 9, 3]])
+
+    folder = export_folder(model, tmp_path / "out", engine="onnxruntime", verify=False)
+
+    assert input_shapes(folder.path / "decoder.onnx")["input_ids"] == ["batch_size", 1]
+    generator = Generator(folder.path)
+    wanted = model.generate(prompts, do_sample=False, num_beams=1, max_new_tokens=12, forced_eos_token_id=None)
+    np.testing.assert_array_equal(generator.generate(prompts.numpy(), max_new_tokens=12), wanted.numpy())
+    found = next(generator.logits(prompts.numpy(), decoder_input_ids=begun.numpy()))
+    with torch.no_grad():
+        wanted = model(prompts, decoder_input_ids=begun, use_cache=False).logits[:, -1]
+    np.testing.assert_allclose(found, wanted.numpy(), atol=1e-4)
+
+
+def test_encoder_and_decoder_may_know_different_numbers_of_tokens():
+    kind = kind_of(language_model("fsmt", encoder_layers=1, decoder_layers=1))
+
+    assert max(row.max() for row in kind.draw((500,))) == 47
+
+
+def test_a_cache_that_forgets_what_the_masks_show_is_refused(tmp_path):
+    model = language_model("bart", encoder_layers=1, decoder_layers=1, sliding_window=8)
+
+    with pytest.raises(InvalidArgumentError, match="its cache keeps 8 tokens, but its masks let a token see those"):
+        export_folder(model, tmp_path / "out", engine="onnxruntime", verify=False)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("prophetnet", "its logits for a token depend on those behind it"),
+        ("switch", "cannot be run: its own code raises ValueError: .* Call its generate"),
+    ],
+)
+def test_a_model_that_does_not_generate_by_steps_is_refused(name, text, tmp_path):
+    with pytest.raises(InvalidArgumentError, match=text):
+        export_folder(language_model(name), tmp_path / "out", engine="onnxruntime", verify=False)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.wide
 @pytest.mark.parametrize("name", ENCODER_DECODERS)
 def test_every_architecture_generates_alike(name, tmp_path):

@@ -37,6 +37,7 @@ VISION_FILE, EMBEDDING_FILE = "vision.onnx", "embedding.onnx"
 # Where a model tells how many positions it has; those without such a limit take as many as memory holds.
 _CONTEXT_KEYS = (
     "max_target_positions",
+    "max_decoder_position_embeddings",
     "max_position_embeddings",
     "n_positions",
     "max_sequence_length",

@@ -151,10 +151,21 @@ class Generator:
             factors = {} if adapter is None else self._factors(adapter)
             yield from self._steps(given["input_ids"], given["attention_mask"], given, factors)
             return
-        tokens = self._first_tokens(given)
+        tokens, given = self._first_tokens(given), self._in_blocks(given)
         encoded = self._encoder.run(given, {})
         mask = {"encoder_attention_mask": given["attention_mask"]} if "attention_mask" in given else {}
         yield from self._steps(tokens, np.ones_like(tokens), mask, encoded)
+
+    def _in_blocks(self, given: dict[str, Array]) -> dict[str, Array]:
+        """Fill up what the encoder reads to whole blocks, with padding behind it, if it reads nothing else."""
+        encoder = self.config["model"]["encoder"]
+        if not (block := encoder.get("block")):
+            return given
+        tokens, mask = given["input_ids"], given["attention_mask"]
+        length = max(encoder["fewest_blocks"], -(-tokens.shape[1] // block)) * block
+        behind = ((0, 0), (0, length - tokens.shape[1]))
+        tokens = np.pad(tokens, behind, constant_values=self.config["model"]["pad_token_id"])
+        return {**given, "input_ids": tokens, "attention_mask": np.pad(mask, behind)}
 
     def _factors(self, adapter: str) -> dict[str, Any]:
         """Return the inputs that a file of the folder holds.

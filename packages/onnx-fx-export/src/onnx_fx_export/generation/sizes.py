@@ -55,6 +55,7 @@ def check_sizes(program: ONNXProgram, name: str, length: int) -> None:
             "image_token_count": encoded,
             "image_count": encoded,
             "chunk_count": several + 1,
+            "block_count": encoded + 1,
             "patch_count": _PATCHES * encoded,
         }
         shapes = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -17,6 +18,7 @@ from onnx_fx_export.generation.config import CROSS_NAMES, decoder_config, genai_
 from onnx_fx_export.generation.kinds.base import Batch, Kind, Part, Tokens
 from onnx_fx_export.generation.operators.last_token import reading_last
 from onnx_fx_export.generation.requirements import transformers
+from onnx_fx_export.generation.trials import check_windows_of_masks, differ, running
 from onnxops_decomp.exporting import cache_argument
 
 __all__ = ["EncoderDecoder"]
@@ -28,13 +30,21 @@ _GENAI_POSITIONS = 1500
 _AUDIO = "input_features"
 # All models of Whisper read sounds of so many seconds, 16,000 samples each, by such steps.
 _AUDIO_SETTINGS, _SECONDS, _STEPS = "audio_processor_config.json", 30, {"n_fft": 400, "hop_length": 160}
+# How configurations call the sizes of the blocks that encoders divide long texts into, and what is added to each.
+_BLOCK_KEYS = {"attention_window": 0, "block_size": 0, "global_block_size": 0, "local_radius": 1}
+# Of an example, and the fewest that a capture is sure of.
+_BLOCKS, _FEWEST = 3, 2
+_NO_LIMIT = 1 << 20
 
 
 class EncoderDecoder(Kind):
     """Models with a file that encodes a text or a sound, and one that goes on from it.
 
     The encoder's file computes the keys and values by which the decoder attends to what was encoded, once; the
-    decoder's file reads them in the first step as in all others.
+    decoder's file reads them in the first step as in all others. Encoders of long texts that attend by blocks (LED,
+    LongT5, PEGASUS-X) fill up the last block, which no graph can do for all lengths: the graph takes whole blocks, with
+    the padding behind the text. Decoders that read several tokens at once in no other way than at the start of a text
+    (FSMT, ProphetNet) have a graph for one token.
     """
 
     parameters: ClassVar = {"encoder_outputs", "decoder_input_ids", "use_cache"}
@@ -53,7 +63,7 @@ class EncoderDecoder(Kind):
     def _first(self) -> Any:
         """What the model returns for one prompt."""
         (row,) = self.batch((_READ,)).rows
-        with torch.no_grad():
+        with running(self.model):
             return self.model(**self.extended(row, np.zeros(0, np.int64)), use_cache=True, return_dict=True)
 
     @functools.cached_property
@@ -65,6 +75,14 @@ class EncoderDecoder(Kind):
                 f"{type(cache).__name__}, not an EncoderDecoderCache."
             )
         return cache
+
+    @functools.cached_property
+    def _block(self) -> int:
+        """Of how many tokens the texts are multiples that the encoder reads, or 0 if it reads any number."""
+        config = self.model.config
+        sizes = [(getattr(config, key, None), more) for key, more in _BLOCK_KEYS.items()]
+        known = [max(np.atleast_1d(size)) + more for size, more in sizes if size is not None]
+        return 0 if self.hears or not known else math.lcm(*map(int, known))
 
     @functools.cached_property
     def layers(self) -> list[LayerCache]:
@@ -80,14 +98,79 @@ class EncoderDecoder(Kind):
         return [self._encoder(), self._decoder(last_logits)]
 
     def _encoder(self) -> Part:
-        inputs = self.batch((_READ, _READ)).inputs
-        shape = {0: "batch_size"} if self.hears else {0: "batch_size", 1: "encoder_sequence_length"}
+        inputs = self.batch((_BLOCKS * self._block or _READ,) * _BATCH).inputs
+        shape: dict[int, Any] = {0: "batch_size"}
+        if self._block:
+            shape[1] = self._block * torch.export.Dim("block_count", min=_FEWEST, max=_NO_LIMIT // self._block)
+            shape[0] = torch.export.Dim("batch_size", max=_NO_LIMIT)
+        elif not self.hears:
+            shape[1] = "encoder_sequence_length"
         names = ["audio_features"] if self.hears else list(inputs)
         args = tuple(torch.from_numpy(value) for value in inputs.values())
         if self.hears:
             args = (args[0].to(self.model.dtype),)
         graph, shapes = EncoderGraph(self.model, list(inputs)), (((shape,) * len(args)),)
         return Part(ENCODER_FILE, graph, args, shapes, names, reads_steps=False)
+
+    @functools.cached_property
+    def _reads_one(self) -> bool:
+        """Whether the decoder reads behind its cache one token at a time, and several not or not as one by one."""
+        (tokens,) = map(torch.from_numpy, self.draw((_NEW,)))
+        began = kept_by(self._cache.self_attention_cache)
+        try:
+            with torch.no_grad():
+                together, _ = self._read(tokens, began)
+        except Exception:  # whatever the code of a model raises that reads one token at a time
+            return True
+        alone = []
+        for token in tokens:
+            with running(self.model):
+                logits, began = self._read(token[None], began)
+            alone.append(logits)
+        return differ(together, torch.cat(alone), much=True)
+
+    def _read(self, tokens: torch.Tensor, past: Cache) -> tuple[torch.Tensor, Cache]:
+        """Return the logits (S, vocabulary) of new tokens (S,) behind a cache, and the cache behind them."""
+        states = self._first.encoder_last_hidden_state
+        mask = None if self.hears else torch.ones(states.shape[:2], dtype=torch.int64)
+        graph = CrossDecoderGraph(self.model, last_logits=False)
+        result = graph(tokens[None], states, mask, past, kept_by(self._cache.cross_attention_cache))
+        logits, present = result["logits"], result["present"]
+        assert isinstance(logits, torch.Tensor)
+        assert isinstance(present, list)
+        return logits[0], present
+
+    def check_masks(self) -> None:
+        """Refuse a model whose cache forgets what its masks let a token see, or whose tokens see what follows.
+
+        Raises:
+            InvalidArgumentError: If the model is one of them.
+        """
+        token = torch.zeros(1, dtype=torch.int64)
+        length = self.context_length()
+        check_windows_of_masks(self.model, self.layers, length, lambda past: self._read(token, past)[0])
+        (row,) = self.batch((_READ,)).rows
+        before, after = self._first.logits[0, 0].float(), self.logits(self.extended(row, *self.draw((_NEW,))))[0]
+        if before.isfinite().all() and differ(after, before, much=True):
+            raise InvalidArgumentError(
+                f"{type(self.model).__name__} cannot be written as a folder for generation: its logits for a token "
+                "depend on those behind it, so that they are others when texts are read at once."
+            )
+
+    def vocabulary(self) -> int:
+        """Return how many tokens both encoder and decoder know."""
+        try:
+            read = self.model.get_encoder().get_input_embeddings().num_embeddings
+        except (AttributeError, NotImplementedError):  # encoders of sounds, and those that hide their tables
+            read = self.model.get_input_embeddings().num_embeddings
+        return min(super().vocabulary(), int(read))
+
+    def logits(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Return the model's own logits (T, vocabulary) for a prompt alone, float32.
+
+        With a cache, models that read one token at a time would leave out the others.
+        """
+        return super().logits({**inputs, "use_cache": False})  # type: ignore[dict-item]
 
     def _decoder(self, last_logits: bool) -> Part:
         dtype, states = self.model.dtype, self._first.encoder_last_hidden_state
@@ -96,16 +179,16 @@ class EncoderDecoder(Kind):
         if self.hears:
             del read[1], cross[2]
         kept = {0: "batch_size", 2: "past_sequence_length"}
-        length = states.shape[1]
+        length, new = states.shape[1], 1 if self._reads_one else _NEW
         args = (
-            torch.zeros(_BATCH, _NEW, dtype=torch.int64),
+            torch.zeros(_BATCH, new, dtype=torch.int64),
             torch.zeros(_BATCH, length, states.shape[2], dtype=dtype),
             None if self.hears else torch.ones(_BATCH, length, dtype=torch.int64),
             past_of(self.layers, _BATCH, _PAST, dtype),
             past_of(self._cross, _BATCH, length, dtype),
         )
         shapes = (
-            {0: "batch_size", 1: "sequence_length"},
+            {0: "batch_size"} if self._reads_one else {0: "batch_size", 1: "sequence_length"},
             read,
             None if self.hears else read,
             [{"key": kept, "value": kept}] * len(self.layers),
@@ -130,6 +213,8 @@ class EncoderDecoder(Kind):
                 **{f"cross_present_{kind}_names": name for kind, name in CROSS_NAMES.items()},
             },
         }
+        if self._block:
+            encoder |= {"block": self._block, "fewest_blocks": _FEWEST}
         kind = self.genai_type or self.model.config.model_type
         config = genai_config(self.model, kind, decoder, encoder=encoder)
         config["model"]["decoder_start_token_id"] = self._start()

@@ -19,6 +19,7 @@ from onnx_fx_export.generation.operators.convolutions import has_convolutions
 from onnx_fx_export.generation.operators.delta_rules import has_delta_rules
 from onnx_fx_export.generation.operators.last_token import reading_last
 from onnx_fx_export.generation.requirements import transformers
+from onnx_fx_export.generation.trials import running
 from onnxops_decomp.exporting import cache_argument
 
 __all__ = ["Recurrent"]
@@ -55,7 +56,7 @@ class Recurrent(Decoder):
         """What the cache of the model itself holds after a few tokens."""
         name = cache_argument(self.model) or ""
         tokens = torch.ones(_BATCH, _READ, dtype=torch.int64)
-        with torch.no_grad():
+        with running(self.model):
             result = self.model(input_ids=tokens, use_cache=True, return_dict=True)
         cache = getattr(result, name, None)
         if (
