@@ -102,6 +102,11 @@ ENCODER_DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
                                   "initializer_range": 0.3}),
     "whisper": ("WhisperConfig", {**_ENCODER_DECODER, "num_mel_bins": 8, "max_source_positions": 20,
                                   "max_target_positions": 256}),
+    "moonshine": ("MoonshineConfig", {**_IDS, "hidden_size": 32, "intermediate_size": 64,
+                                      "encoder_num_hidden_layers": 1, "decoder_num_hidden_layers": 2,
+                                      "encoder_num_attention_heads": 4,
+                                      "decoder_num_attention_heads": 4, "max_position_embeddings": 256,
+                                      "decoder_start_token_id": 1, "initializer_range": 0.3}),
 }  # fmt: skip
 # Models with an encoder that cannot be written.
 REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
@@ -109,6 +114,8 @@ REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
                                         "num_encoder_layers": 1, "num_decoder_layers": 1, "init_std": 0.3,
                                         "num_encoder_attention_heads": 4, "num_decoder_attention_heads": 4,
                                         "decoder_start_token_id": 1, "max_position_embeddings": 64}),
+    "bigbird_pegasus": ("BigBirdPegasusConfig", {**_TRANSLATOR, "encoder_layers": 1, "decoder_layers": 1}),
+    "speech_to_text": ("Speech2TextConfig", {**_ENCODER_DECODER, "encoder_layers": 1, "decoder_layers": 1}),
     "switch": ("SwitchTransformersConfig", {**_RELATIVE, "num_experts": 2, "num_decoder_layers": 1, "num_layers": 1}),
 }  # fmt: skip
 _MAMBA = {**_IDS, "hidden_size": 32, "state_size": 8, "num_hidden_layers": 2, "initializer_range": 0.3}
@@ -201,7 +208,7 @@ def _head(name: str) -> str:
     """Return what transformers calls models of such a task."""
     if name in VISION_LANGUAGE:
         return "ImageTextToText"
-    if name == "whisper":
+    if name in ("whisper", "moonshine", "speech_to_text"):
         return "SpeechSeq2Seq"
     return "Seq2SeqLM" if name in ENCODER_DECODERS | REFUSED else "CausalLM"
 

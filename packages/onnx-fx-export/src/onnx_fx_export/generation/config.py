@@ -38,6 +38,7 @@ VISION_FILE, EMBEDDING_FILE = "vision.onnx", "embedding.onnx"
 _CONTEXT_KEYS = (
     "max_target_positions",
     "max_decoder_position_embeddings",
+    "max_text_positions",
     "max_position_embeddings",
     "n_positions",
     "max_sequence_length",

@@ -11,7 +11,7 @@ import torch
 from onnx_fx_export.errors import InvalidArgumentError, OnnxExporterError
 from onnx_fx_export.generation.caches import Cache, LayerCache, past_of
 
-__all__ = ["check_windows_of_masks", "differ", "running"]
+__all__ = ["check_windows_of_masks", "differ", "keeping_modes", "running"]
 
 # Numbers that differ in their last places are equal but for the order in which they were added up.
 _FEW_PLACES = 64
@@ -37,6 +37,36 @@ def running(model: Any) -> Iterator[None]:
             f"{type(model).__name__} cannot be run: its own code raises {type(error).__name__}: {_shortened(error)} "
             "Call its generate with a short prompt to see where; it has to work before a folder can be written."
         ) from error
+
+
+@contextlib.contextmanager
+def keeping_modes(model: Any) -> Iterator[None]:
+    """Run a model that has read nothing yet.
+
+    Raises:
+        InvalidArgumentError: If it computes in another way from then on than its configuration says.
+    """
+    before = _modes(model)
+    yield
+    for (module, name), mode in _modes(model).items():
+        wanted = before.get((module, name), mode)
+        if wanted != mode and wanted == getattr(model.config, name, mode):
+            raise InvalidArgumentError(
+                f"{type(model).__name__} cannot be written as a folder for generation: its {name} is {wanted!r}, and "
+                f"reading a short text has made it {mode!r} for all that it reads later. Load it anew and set "
+                f"config.{name} to {mode!r}, if it may compute all texts so."
+            )
+
+
+def _modes(model: Any) -> dict[tuple[str, str], str]:
+    """Return what modules keep that they may read from a configuration: words, by the names of both."""
+    known = vars(model.config).keys()
+    return {
+        (place, name): value
+        for place, module in model.named_modules()
+        for name, value in vars(module).items()
+        if name in known and isinstance(value, str)
+    }
 
 
 def _shortened(error: Exception) -> str:

@@ -15,7 +15,7 @@ from onnx_fx_export.generation.caches import Cache, LayerCache, as_dynamic, empt
 from onnx_fx_export.generation.config import MODEL_FILE, decoder_config, genai_config
 from onnx_fx_export.generation.kinds.base import Batch, Kind, Part, Tokens
 from onnx_fx_export.generation.operators.last_token import reading_last
-from onnx_fx_export.generation.trials import check_windows_of_masks, differ, running
+from onnx_fx_export.generation.trials import check_windows_of_masks, differ, keeping_modes, running
 from onnxops_decomp.exporting import cache_argument
 
 __all__ = ["CachedGraph", "Decoder"]
@@ -44,7 +44,7 @@ class Decoder(Kind):
     @functools.cached_property
     def _cache(self) -> Any:
         """The cache of the model itself, as one token leaves it."""
-        with running(self.model):
+        with keeping_modes(self.model), running(self.model):
             token = torch.zeros(1, 1, dtype=torch.int64)
             mask = torch.ones_like(token)
             result = self.model(input_ids=token, attention_mask=mask, use_cache=True, return_dict=True)
