@@ -148,6 +148,7 @@ STATE_SPACES: dict[str, tuple[str, dict[str, Any]]] = {
 
 _EYES = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
          "image_size": 16, "patch_size": 4, "projection_dim": 16}  # fmt: skip
+_EYES_APART = {key: value for key, value in _EYES.items() if key != "projection_dim"}
 _IMAGE_TOKEN = {"image_token_id": 63, "image_token_index": 63}
 _MARKS = {"image_token_id": 63, "video_token_id": 62, "vision_start_token_id": 61, "vision_end_token_id": 60}
 _PLACED = {**_GROUPED, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}}
@@ -173,6 +174,10 @@ VISION_LANGUAGE: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma3_vision": ("Gemma3Config", {**_IDS, **_IMAGE_TOKEN, "mm_tokens_per_image": 4,
                                        "text_config": {**_GROUPED, **_WINDOW, **_LAYERS},
                                        "vision_config": {**_EYES, "model_type": "siglip_vision_model"}}),
+    "smolvlm": ("SmolVLMConfig", {**_IDS, "image_token_id": 63, "scale_factor": 2,
+                                  "text_config": {**_GROUPED, "model_type": "llama"}, "vision_config": _EYES_APART}),
+    "idefics3": ("Idefics3Config", {**_IDS, "image_token_id": 63, "scale_factor": 2,
+                                    "text_config": {**_GROUPED, "model_type": "llama"}, "vision_config": _EYES_APART}),
     "qwen2_vl": ("Qwen2VLConfig", {**_MARKS, "text_config": _PLACED, "vision_config": {**_TOWER, "embed_dim": 32}}),
     "qwen2_5_vl": ("Qwen2_5_VLConfig", {**_MARKS, "text_config": _PLACED, "vision_config": _WINDOWED}),
     "qwen3_vl": ("Qwen3VLConfig", {**_MARKS, "text_config": _INTERLEAVED, "vision_config": _ADDING}),

@@ -94,10 +94,11 @@ class Generator:
             inputs: Other inputs, by the names that transformers has for them. A model that hears reads
                 ``input_features`` (B, bands, frames), float32, or ``input_values`` (B, samples), float32, and one
                 that sees ``pixel_values`` (N, channels, height, width), float32: the images in the order of their
-                tokens. A model whose images have any size
-                reads their patches (patches, numbers) instead, and ``image_grid_thw`` (N, 3), int64: frames, rows and
-                columns of each. ``decoder_input_ids`` (B, T), int64, are what is generated after an encoder begins
-                with; by default that is the start token, and the language that the settings force.
+                tokens, or (B, N, channels, height, width) with zeros for those that a text does not have. A model whose
+                images have any size reads their patches (patches, numbers) instead, and ``image_grid_thw`` (N, 3),
+                int64: frames, rows and columns of each. ``decoder_input_ids`` (B, T), int64, are what is generated
+                after an encoder begins with; by default that is the start token, and the language that the settings
+                force.
 
         Returns:
             Tokens (B, S + at most ``max_new_tokens``), int64; with an encoder, those of the decoder alone. A row that
