@@ -318,7 +318,7 @@ def _write(request: _Request, folder: Path, stages: _Stages) -> int:
     programs: dict[str, ONNXProgram] = {}
     parts = kind.parts(last_logits=request.last_logits)
     if request.adapters.names:
-        parts = [part for part in parts if not config["model"].pop(part.section, None)]
+        parts = [part for part in parts if part.needed or not config["model"].pop(part.section, None)]
     _warn(kind, request.engine)
     if request.engine == "genai" and not kind.stop:
         warn_user(_ENDS_AT_PADDING.format(kind.pad))
@@ -334,7 +334,7 @@ def _write(request: _Request, folder: Path, stages: _Stages) -> int:
         try:
             program = programs[part.file] = request.program(part)
         except OnnxExporterError as error:
-            if part.section is None:
+            if part.section is None or part.needed:
                 raise
             stages.tell(f"leave out {part.file}: {str(error).splitlines()[0].rstrip(':')}")
             del config["model"][part.section]

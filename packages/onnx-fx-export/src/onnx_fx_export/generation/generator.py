@@ -64,7 +64,11 @@ class Generator:
         self._decoder = DecoderSession(path / decoder["filename"], providers, decoder)
         prompt = self.config["model"].get("prompt")
         self._prompt = prompt and PromptSession(
-            path / prompt["filename"], providers, prompt["chunk"], prompt["fewest_chunks"]
+            path / prompt["filename"],
+            providers,
+            prompt["chunk"],
+            prompt["fewest_chunks"],
+            prompt.get("shortest", prompt["chunk"] // 2),
         )
         settings = _read(path / _SETTINGS_FILE) if (path / _SETTINGS_FILE).is_file() else {}
         forced = settings.get("forced_bos_token_id")

@@ -151,18 +151,19 @@ class PromptSession(GraphSession):
         providers: Execution providers, the preferred one first.
         chunk: Of how many tokens its inputs are multiples.
         fewest: How many chunks they have at least.
+        shortest: From how many tokens on prompts are read by it.
 
     Raises:
         RuntimeSupportError: If ONNX Runtime cannot load it.
     """
 
-    def __init__(self, path: Path, providers: Sequence[str], chunk: int, fewest: int) -> None:
+    def __init__(self, path: Path, providers: Sequence[str], chunk: int, fewest: int, shortest: int) -> None:
         super().__init__(path, providers)
-        self._chunk, self._fewest = chunk, fewest
+        self._chunk, self._fewest, self._shortest = chunk, fewest, shortest
 
     def serves(self, length: int) -> bool:
-        """Tell whether prompts of such a length are read faster than token by token."""
-        return 2 * length >= self._chunk
+        """Tell whether prompts of such a length are read at once: faster than token by token, or as the model does."""
+        return length >= self._shortest
 
     def padding(self, length: int) -> int:
         """Return how many tokens have to stand before prompts of such a length."""

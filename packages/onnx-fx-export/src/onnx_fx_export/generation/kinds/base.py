@@ -38,6 +38,7 @@ class Part:
         reads_steps: Whether the graph reads a token at a time, most of the time.
         section: What the configuration calls a graph that a folder can do without: one that cannot be captured by the
             plain way is left out.
+        needed: Whether the folder is wrong without it nevertheless.
     """
 
     file: str
@@ -48,6 +49,7 @@ class Part:
     optional: frozenset[str] = frozenset()
     reads_steps: bool = True
     section: str | None = None
+    needed: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
