@@ -70,6 +70,10 @@ UNEQUAL: dict[str, tuple[str, dict[str, Any]]] = {
     "deepseek_v3": ("DeepseekV3Config", {**_LIMITED, **_LATENT, "moe_intermediate_size": 32, "n_routed_experts": 4,
                                          "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1,
                                          "first_k_dense_replace": 1}),
+    "deepseek_v32": ("DeepseekV32Config", {**_LIMITED, **_LATENT, "moe_intermediate_size": 32, "n_routed_experts": 4,
+                                           "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1,
+                                           "first_k_dense_replace": 1, "index_n_heads": 64, "index_head_dim": 16,
+                                           "index_topk": 8}),
 }  # fmt: skip
 
 _ENCODER_DECODER = {

@@ -420,6 +420,8 @@ def _check_caches(request: _Request) -> None:
     if request.windowed:
         check_windows(kind.model, kind.layers if kind.shares_caches else [], kind.context_length())
     if request.engine == "genai":
+        if any(layer.index is not None for layer in kind.layers):
+            raise _unknown_to_genai(kind, ": it keeps an index of tokens beside keys and values")
         shapes = sorted({shape for layer in kind.layers for shape in (layer.key, layer.value)})
         if len(shapes) > 1:
             raise _unknown_to_genai(kind, f": it keeps keys and values of different shapes, (heads, width) {shapes}")

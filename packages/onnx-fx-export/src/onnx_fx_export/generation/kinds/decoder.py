@@ -21,6 +21,7 @@ from onnxops_decomp.exporting import cache_argument
 __all__ = ["CachedGraph", "Decoder"]
 
 _BATCH, _NEW, _PAST = 2, 3, 5
+_KEPT = "past_sequence_length"
 
 
 class Decoder(Kind):
@@ -122,13 +123,13 @@ class Decoder(Kind):
         dtype = next(self.model.parameters()).dtype
         tokens = torch.zeros(_BATCH, _NEW, dtype=torch.int64)
         mask = torch.ones(_BATCH, _PAST + _NEW, dtype=torch.int64)
-        kept = {0: "batch_size", 2: "past_sequence_length"}
+        past = past_of(self.layers, _BATCH, _PAST, dtype)
         shapes = (
             {0: "batch_size", 1: "sequence_length"},
             {0: "batch_size", 1: "total_sequence_length"},
-            [{"key": kept, "value": kept}] * len(self.layers),
+            [{name: {0: "batch_size", held.dim() - 2: _KEPT} for name, held in layer.items()} for layer in past],
         )
-        args = (tokens, mask, past_of(self.layers, _BATCH, _PAST, dtype))
+        args = (tokens, mask, past)
         graph = DecoderGraph(self.model, last_logits=last_logits, empty=self._empty)
         return [Part(MODEL_FILE, graph, args, shapes)]
 
