@@ -305,6 +305,14 @@ def test_too_many_tokens_are_refused(bart):
         generator.generate(np.zeros((1, 300), np.int64))
 
 
+@pytest.mark.wide
+@pytest.mark.parametrize("name", ["t5", "bart"])
+def test_half_precision_is_written(name, tmp_path):
+    folder = export_folder(language_model(name).half(), tmp_path / "out", "fp16", engine="onnxruntime")
+
+    assert {compared.tokens for compared in folder.compared} == {64}
+
+
 def test_a_saved_model_is_read_from_its_folder(tmp_path):
     language_model("t5", num_layers=1).save_pretrained(tmp_path / "model")
 

@@ -168,6 +168,11 @@ def export_folder(
         model, tokenizer, stream = _from_folder(Path(model), tokenizer, dtype, None if verify else path)
     kind = kind_of(without_wrapper(model))
     model = kind.model
+    if verify and not callable(getattr(model, "generate", None)):
+        raise InvalidArgumentError(
+            f"{type(model).__name__} has no generate that the folder could be compared with: pass verify=False "
+            "(--no-verify on the command line), or let its class have that of transformers.GenerationMixin."
+        )
     own_adapters = adapters_of(model) if adapters else Adapters()
     _check_weights(model, dtype, precision, on_paper=stream is not None)
     try:
@@ -406,6 +411,8 @@ def _place(out: Any) -> Path:
     if not isinstance(out, str | os.PathLike):
         raise InvalidArgumentError(f"out={type(out).__name__} is no path. Pass the model first, then the folder.")
     path = Path(out)
+    if "\0" in str(path):
+        raise InvalidArgumentError(f"out={str(path)!r} is no path: it has a character that no name may have.")
     if os.path.lexists(path):
         raise SaveError(f"The folder {path} already exists; remove it, or write to another one.")
     if not path.absolute().parent.is_dir():

@@ -75,15 +75,16 @@ def _shortened(error: Exception) -> str:
     return f"{line.rstrip('.')[:_LONGEST]}."
 
 
-def differ(found: torch.Tensor, wanted: torch.Tensor, *, much: bool = False) -> bool:
+def differ(model: Any, found: torch.Tensor, wanted: torch.Tensor, *, much: bool = False) -> bool:
     """Tell whether numbers differ by more than the order in which they were added up explains.
 
     Args:
+        model: The model that has computed them, in the precision of its weights.
         found: Numbers.
         wanted: What they may be.
         much: Whether half of their places have to differ.
     """
-    precision = torch.finfo(wanted.dtype).eps
+    precision = max(torch.finfo(weight.dtype).eps for weight in model.parameters() if weight.is_floating_point())
     rounding = (precision**0.5 if much else _FEW_PLACES * precision) * wanted.abs().max()
     return not bool((found - wanted).abs().max() <= rounding)
 
@@ -107,7 +108,7 @@ def check_windows_of_masks(
         return
     with running(model):
         plain, marked = (read(_behind_window(model, layers, window, mark)) for mark in (0.0, _MARK))
-    if differ(marked, plain):
+    if differ(model, marked, plain):
         raise InvalidArgumentError(
             f"{type(model).__name__} cannot be written as a folder for generation: its cache keeps {window} tokens, "
             "but its masks let a token see those before them, so that its logits for longer texts depend on how they "

@@ -92,7 +92,7 @@ class Decoder(Kind):
             inputs["position_ids"] = (mask.cumsum(-1) - 1).clamp(min=0)
         wanted = self.logits({"input_ids": together})[-1]
         found = self._in_steps(inputs) if in_steps else self.logits(inputs)[-1]
-        return differ(found, wanted)
+        return differ(self.model, found, wanted)
 
     def _in_steps(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Return the model's own logits (vocabulary,) for the last token, behind a cache of those before it."""

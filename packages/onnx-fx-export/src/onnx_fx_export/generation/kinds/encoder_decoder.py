@@ -163,7 +163,7 @@ class EncoderDecoder(Kind):
             with running(self.model):
                 logits, began = self._read(token[None], began)
             alone.append(logits)
-        return differ(together, torch.cat(alone), much=True)
+        return differ(self.model, together, torch.cat(alone), much=True)
 
     def _read(self, tokens: torch.Tensor, past: Cache) -> tuple[torch.Tensor, Cache]:
         """Return the logits (S, vocabulary) of new tokens (S,) behind a cache, and the cache behind them."""
@@ -187,7 +187,7 @@ class EncoderDecoder(Kind):
         check_windows_of_masks(self.model, self.layers, length, lambda past: self._read(token, past)[0])
         (row,) = self.batch((_READ,)).rows
         before, after = self._first.logits[0, 0].float(), self.logits(self.extended(row, *self.draw((_NEW,))))[0]
-        if before.isfinite().all() and differ(after, before, much=True):
+        if before.isfinite().all() and differ(self.model, after, before, much=True):
             raise InvalidArgumentError(
                 f"{type(self.model).__name__} cannot be written as a folder for generation: its logits for a token "
                 "depend on those behind it, so that they are others when texts are read at once."

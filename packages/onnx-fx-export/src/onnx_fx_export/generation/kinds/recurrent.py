@@ -107,7 +107,7 @@ class Recurrent(Decoder):
                 result = graph(token.reshape(1, 1), torch.ones(1, place + 1, dtype=torch.int64), states)
             logits, states = result["logits"], result["present"]
             alone.append(logits[0].float())
-        return bool(together.isfinite().all()) and differ(torch.cat(alone), together, much=True)
+        return bool(together.isfinite().all()) and differ(self.model, torch.cat(alone), together, much=True)
 
     def check_masks(self) -> None:
         """Refuse a model that has to read prompts at once, and for which there is no such graph.
