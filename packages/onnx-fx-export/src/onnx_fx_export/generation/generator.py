@@ -58,6 +58,8 @@ class Generator:
             raise InvalidArgumentError(f"{path} is not a folder for generation: it has no {CONFIG_FILE}.")
         self._folder = path
         self.config: dict[str, Any] = _read(path / CONFIG_FILE)
+        if "decoder" not in self.config.get("model", {}):
+            raise InvalidArgumentError(f"{path / CONFIG_FILE} names no decoder. Write the folder anew.")
         decoder, encoder = self.config["model"]["decoder"], self.config["model"].get("encoder")
         self._encoder = GraphSession(path / encoder["filename"], providers) if encoder else None
         self.eyes = Eyes(path, self.config["model"], providers) if "vision" in self.config["model"] else None
@@ -112,6 +114,8 @@ class Generator:
             InvalidArgumentError: If prompts are missing or empty, the mask has another shape, or there would be more
                 tokens than the model takes.
         """
+        if isinstance(max_new_tokens, bool) or not isinstance(max_new_tokens, int | np.integer) or max_new_tokens < 0:
+            raise InvalidArgumentError(f"max_new_tokens={max_new_tokens!r} is no number of tokens.")
         stop = np.atleast_1d(np.asarray(self.config["model"]["eos_token_id"], np.int64))
         given = self._named(input_ids, attention_mask, inputs)
         logits = self.logits(**given, adapter=adapter)
@@ -201,6 +205,10 @@ class Generator:
             if input_ids is None:
                 raise InvalidArgumentError("The model continues a prompt of tokens: pass input_ids.")
             others |= _checked(input_ids, attention_mask)
+        elif "input_values" in wanted and attention_mask is not None and not np.all(attention_mask):
+            raise InvalidArgumentError(
+                "The sounds have padding, which the folder does not read: pass sounds of one length."
+            )
         if missing := sorted(set(wanted) - others.keys()):
             raise InvalidArgumentError(f"The model also reads {', '.join(missing)}, which the call does not pass.")
         return others
@@ -214,9 +222,13 @@ class Generator:
 
     def _first_tokens(self, given: Mapping[str, Array]) -> Tokens:
         """Return the tokens (B, T) that a decoder starts with."""
-        if "decoder_input_ids" in given:
-            return np.asarray(given["decoder_input_ids"], np.int64)
-        return self.first_tokens(len(next(iter(given.values()))))
+        batch = len(next(value for name, value in given.items() if name != "decoder_input_ids"))
+        if "decoder_input_ids" not in given:
+            return self.first_tokens(batch)
+        tokens = _checked(given["decoder_input_ids"], None)["input_ids"]
+        if len(tokens) != batch:
+            raise InvalidArgumentError(f"decoder_input_ids has {len(tokens)} rows, and what is encoded has {batch}.")
+        return tokens
 
     def first_tokens(self, batch: int) -> Tokens:
         """Return the tokens (B, T) that the decoder of a model with an encoder starts with, int64."""
@@ -259,16 +271,45 @@ def _checked(input_ids: Tokens, attention_mask: Tokens | None) -> dict[str, Toke
     Raises:
         InvalidArgumentError: If the prompts are empty, or the mask has another shape.
     """
-    tokens = np.asarray(input_ids, np.int64)
-    mask = np.ones_like(tokens) if attention_mask is None else np.asarray(attention_mask, np.int64)
+    tokens = _numbers("input_ids", input_ids)
+    mask = np.ones_like(tokens) if attention_mask is None else _numbers("attention_mask", attention_mask)
     if tokens.ndim != 2 or not tokens.size or mask.shape != tokens.shape:
         raise InvalidArgumentError(
             f"Prompts are (batch, tokens) with at least one token, and a mask has the same shape; these are "
             f"{tokens.shape} and {mask.shape}."
         )
+    if tokens.min() < 0 or not np.isin(mask, (0, 1)).all():
+        raise InvalidArgumentError("Tokens are 0 or more, and a mask is 1 for a token and 0 for padding.")
+    if not mask.any(1).all():
+        raise InvalidArgumentError("A prompt has at least one token, and one of these has padding alone.")
     return {"input_ids": tokens, "attention_mask": mask}
 
 
+def _numbers(name: str, given: Any) -> Tokens:
+    """Return whole numbers as int64.
+
+    Raises:
+        InvalidArgumentError: If they are something else.
+    """
+    try:
+        numbers = np.asarray(given)
+    except ValueError as error:  # rows of different lengths
+        raise InvalidArgumentError(f"{name} is (batch, tokens), with rows of one length: {error}") from error
+    if numbers.size and numbers.dtype.kind not in "iub":
+        raise InvalidArgumentError(f"{name} are whole numbers, such as a tokenizer makes; these are {numbers.dtype}.")
+    return numbers.astype(np.int64)
+
+
 def _read(path: Path) -> dict[str, Any]:
-    result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    """Return what a file of settings says.
+
+    Raises:
+        InvalidArgumentError: If it says nothing.
+    """
+    try:
+        result = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InvalidArgumentError(f"{path} cannot be read: {error}. Write the folder anew.") from error
+    if not isinstance(result, dict):
+        raise InvalidArgumentError(f"{path} holds no settings. Write the folder anew.")
     return result
