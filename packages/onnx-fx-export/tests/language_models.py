@@ -70,6 +70,10 @@ UNEQUAL: dict[str, tuple[str, dict[str, Any]]] = {
     "deepseek_v3": ("DeepseekV3Config", {**_LIMITED, **_LATENT, "moe_intermediate_size": 32, "n_routed_experts": 4,
                                          "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1,
                                          "first_k_dense_replace": 1}),
+    "deepseek_v32": ("DeepseekV32Config", {**_LIMITED, **_LATENT, "moe_intermediate_size": 32, "n_routed_experts": 4,
+                                           "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1,
+                                           "first_k_dense_replace": 1, "index_n_heads": 64, "index_head_dim": 16,
+                                           "index_topk": 8}),
 }  # fmt: skip
 
 _ENCODER_DECODER = {
@@ -80,16 +84,43 @@ _ENCODER_DECODER = {
 _TRANSLATOR = {**_ENCODER_DECODER, "max_position_embeddings": 256}
 _UNTIED = {**_TRANSLATOR, "tie_word_embeddings": False}
 
+_RELATIVE = {**_IDS, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4, "initializer_factor": 3.0,
+             "decoder_start_token_id": 0}  # fmt: skip
+
 ENCODER_DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
-    "t5": ("T5Config", {**_IDS, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4,
-                        "initializer_factor": 3.0, "decoder_start_token_id": 0}),
+    "t5": ("T5Config", _RELATIVE),
     "bart": ("BartConfig", _UNTIED),
     "marian": ("MarianConfig", _UNTIED),
     "pegasus": ("PegasusConfig", _TRANSLATOR),
     "mbart": ("MBartConfig", _TRANSLATOR),
     "m2m_100": ("M2M100Config", _UNTIED),
+    "mt5": ("MT5Config", _RELATIVE),
+    "umt5": ("UMT5Config", _RELATIVE),
+    "longt5": ("LongT5Config", {**_RELATIVE, "local_radius": 7}),
+    "longt5_global": ("LongT5Config", {**_RELATIVE, "local_radius": 7, "global_block_size": 4,
+                                       "encoder_attention_type": "transient-global"}),
+    "pegasus_x": ("PegasusXConfig", {**_TRANSLATOR, "num_global_tokens": 4, "block_size": 8}),
+    "fsmt": ("FSMTConfig", {**{key: value for key, value in _TRANSLATOR.items() if key != "vocab_size"},
+                            "src_vocab_size": 48, "tgt_vocab_size": 64, "num_beams": 1, "langs": ["en", "de"]}),
+    "t5gemma": ("T5GemmaConfig", {**_IDS, "encoder": {**_GROUPED, **_WINDOW}, "decoder": {**_GROUPED, **_WINDOW},
+                                  "initializer_range": 0.3}),
     "whisper": ("WhisperConfig", {**_ENCODER_DECODER, "num_mel_bins": 8, "max_source_positions": 20,
                                   "max_target_positions": 256}),
+    "moonshine": ("MoonshineConfig", {**_IDS, "hidden_size": 32, "intermediate_size": 64,
+                                      "encoder_num_hidden_layers": 1, "decoder_num_hidden_layers": 2,
+                                      "encoder_num_attention_heads": 4,
+                                      "decoder_num_attention_heads": 4, "max_position_embeddings": 256,
+                                      "decoder_start_token_id": 1, "initializer_range": 0.3}),
+}  # fmt: skip
+# Models with an encoder that cannot be written.
+REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
+    "prophetnet": ("ProphetNetConfig", {**_IDS, "hidden_size": 32, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64,
+                                        "num_encoder_layers": 1, "num_decoder_layers": 1, "init_std": 0.3,
+                                        "num_encoder_attention_heads": 4, "num_decoder_attention_heads": 4,
+                                        "decoder_start_token_id": 1, "max_position_embeddings": 64}),
+    "bigbird_pegasus": ("BigBirdPegasusConfig", {**_TRANSLATOR, "encoder_layers": 1, "decoder_layers": 1}),
+    "speech_to_text": ("Speech2TextConfig", {**_ENCODER_DECODER, "encoder_layers": 1, "decoder_layers": 1}),
+    "switch": ("SwitchTransformersConfig", {**_RELATIVE, "num_experts": 2, "num_decoder_layers": 1, "num_layers": 1}),
 }  # fmt: skip
 _MAMBA = {**_IDS, "hidden_size": 32, "state_size": 8, "num_hidden_layers": 2, "initializer_range": 0.3}
 _HYBRID = {**_GROUPED, "mamba_d_state": 8, "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_chunk_size": 16}
@@ -114,6 +145,11 @@ STATE_SPACES: dict[str, tuple[str, dict[str, Any]]] = {
     "nemotron_h": ("NemotronHConfig", {**_GROUPED, "head_dim": 8, "layers_block_type": ["mamba", "attention", "mlp"],
                                        "num_hidden_layers": 3, "ssm_state_size": 8, "mamba_num_heads": 8,
                                        "mamba_head_dim": 8, "n_groups": 2, "chunk_size": 16}),
+    "zamba2": ("Zamba2Config", {**_LIMITED, "mamba_d_state": 8, "mamba_ngroups": 1, "n_mamba_heads": 8,
+                                "chunk_size": 16, "mamba_headdim": 8, "num_mem_blocks": 1, "hybrid_layer_ids": [1],
+                                "adapter_rank": 4,
+                                "num_hidden_layers": 3, "attention_head_dim": 16, "use_mem_rope": True,
+                                "layers_block_type": ["mamba", "hybrid", "mamba"]}),
     "lfm2": ("Lfm2Config", {**_GROUPED, "block_auto_adjust_ff_dim": False, "layer_types": ["conv", "full_attention"]}),
     "lfm2_moe": ("Lfm2MoeConfig", {**_GROUPED, **_EXPERTS, "num_dense_layers": 1,
                                    "layer_types": ["conv", "full_attention"]}),
@@ -121,6 +157,7 @@ STATE_SPACES: dict[str, tuple[str, dict[str, Any]]] = {
 
 _EYES = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
          "image_size": 16, "patch_size": 4, "projection_dim": 16}  # fmt: skip
+_EYES_APART = {key: value for key, value in _EYES.items() if key != "projection_dim"}
 _IMAGE_TOKEN = {"image_token_id": 63, "image_token_index": 63}
 _MARKS = {"image_token_id": 63, "video_token_id": 62, "vision_start_token_id": 61, "vision_end_token_id": 60}
 _PLACED = {**_GROUPED, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}}
@@ -146,13 +183,17 @@ VISION_LANGUAGE: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma3_vision": ("Gemma3Config", {**_IDS, **_IMAGE_TOKEN, "mm_tokens_per_image": 4,
                                        "text_config": {**_GROUPED, **_WINDOW, **_LAYERS},
                                        "vision_config": {**_EYES, "model_type": "siglip_vision_model"}}),
+    "smolvlm": ("SmolVLMConfig", {**_IDS, "image_token_id": 63, "scale_factor": 2,
+                                  "text_config": {**_GROUPED, "model_type": "llama"}, "vision_config": _EYES_APART}),
+    "idefics3": ("Idefics3Config", {**_IDS, "image_token_id": 63, "scale_factor": 2,
+                                    "text_config": {**_GROUPED, "model_type": "llama"}, "vision_config": _EYES_APART}),
     "qwen2_vl": ("Qwen2VLConfig", {**_MARKS, "text_config": _PLACED, "vision_config": {**_TOWER, "embed_dim": 32}}),
     "qwen2_5_vl": ("Qwen2_5_VLConfig", {**_MARKS, "text_config": _PLACED, "vision_config": _WINDOWED}),
     "qwen3_vl": ("Qwen3VLConfig", {**_MARKS, "text_config": _INTERLEAVED, "vision_config": _ADDING}),
 }  # fmt: skip
 
 # So large weights are that the tokens vary.
-_SPREAD = {"t5": 0.7, "pegasus": 0.7, "mbart": 0.7, "whisper": 0.7}
+_SPREAD = dict.fromkeys(("t5", "mt5", "umt5", "longt5", "longt5_global", "pegasus", "mbart", "whisper"), 0.7)
 
 
 def language_model(name: str, **settings: Any) -> Any:
@@ -164,11 +205,11 @@ def language_model(name: str, **settings: Any) -> Any:
     """
     import transformers
 
-    kind, given = (CONFIGURATIONS | UNEQUAL | ENCODER_DECODERS | STATE_SPACES | VISION_LANGUAGE)[name]
+    kind, given = (CONFIGURATIONS | UNEQUAL | ENCODER_DECODERS | REFUSED | STATE_SPACES | VISION_LANGUAGE)[name]
     torch.manual_seed(0)
     config = getattr(transformers, kind)(**{**given, **settings})
     model = getattr(transformers, f"AutoModelFor{_head(name)}").from_config(config).eval()
-    if name in ENCODER_DECODERS:
+    if name in ENCODER_DECODERS | REFUSED:
         for weight in model.parameters():
             if weight.dim() > 1:
                 weight.data.normal_(std=_SPREAD.get(name, 0.2))
@@ -181,7 +222,9 @@ def _head(name: str) -> str:
     """Return what transformers calls models of such a task."""
     if name in VISION_LANGUAGE:
         return "ImageTextToText"
-    return "CausalLM" if name not in ENCODER_DECODERS else "SpeechSeq2Seq" if name == "whisper" else "Seq2SeqLM"
+    if name in ("whisper", "moonshine", "speech_to_text"):
+        return "SpeechSeq2Seq"
+    return "Seq2SeqLM" if name in ENCODER_DECODERS | REFUSED else "CausalLM"
 
 
 def input_shapes(file: Path) -> dict[str, list[str | int]]:

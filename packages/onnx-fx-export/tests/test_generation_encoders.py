@@ -128,6 +128,49 @@ def test_sounds_are_read(tmp_path):
         Generator(folder.path).generate()
 
 
+def test_samples_of_any_number_are_read(tmp_path):
+    model = language_model("moonshine", decoder_num_hidden_layers=1)
+    samples = torch.randn(2, 9000, generator=torch.Generator().manual_seed(1))
+
+    folder = export_folder(model, tmp_path / "out", engine="onnxruntime", verify=False)
+
+    assert input_shapes(folder.path / "encoder.onnx") == {"input_values": ["batch_size", "sample_count"]}
+    for sound in (samples, samples[:1, :4000]):
+        found = Generator(folder.path).generate(input_values=sound.numpy(), max_new_tokens=12)
+        wanted = model.generate(sound, do_sample=False, max_new_tokens=12)
+        np.testing.assert_array_equal(found, wanted.numpy())
+        assert len(np.unique(found)) > 4  # so that equal tokens say something
+
+
+def captioner(**settings: object) -> torch.nn.Module:
+    """A model that writes about images, made of two that know nothing of each other (as TrOCR and Donut are)."""
+    import transformers
+
+    eyes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    config = transformers.VisionEncoderDecoderConfig.from_encoder_decoder_configs(
+        transformers.ViTConfig(image_size=16, patch_size=8, **eyes, **settings),
+        transformers.TrOCRConfig(
+            vocab_size=64, d_model=32, decoder_layers=1, decoder_attention_heads=2, decoder_ffn_dim=32, init_std=0.3
+        ),
+    )
+    config.decoder_start_token_id, config.pad_token_id = 1, 0
+    torch.manual_seed(0)
+    return transformers.VisionEncoderDecoderModel(config).eval()
+
+
+def test_images_are_read(tmp_path):
+    model = captioner()
+    images = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(1)) * 3
+
+    folder = export_folder(model, tmp_path / "out", engine="onnxruntime", verify=False)
+
+    assert input_shapes(folder.path / "encoder.onnx") == {"pixel_values": ["batch_size", 3, 16, 16]}
+    found = Generator(folder.path).generate(pixel_values=images.numpy(), max_new_tokens=12)
+    wanted = model.generate(images, do_sample=False, max_new_tokens=12)
+    np.testing.assert_array_equal(found, wanted.numpy())
+    assert len(np.unique(found)) > 4  # so that equal tokens say something
+
+
 def test_genai_reads_sounds_of_its_length(tmp_path):
     genai = pytest.importorskip("onnxruntime_genai", reason="the engine of this test is an optional package")
     sizes = {"encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "num_mel_bins": 80}
@@ -165,6 +208,71 @@ def test_weights_are_rounded(tmp_path):
     assert len(folder.compared) == 4
 
 
+def test_an_encoder_that_attends_by_blocks_reads_whole_ones(tmp_path):
+    model = language_model("longt5", num_layers=1)
+    tokens, mask = torch.tensor(TOKENS), torch.tensor([[1, 1, 1, 1, 0, 0], [1] * 6])
+
+    folder = export_folder(model, tmp_path / "out", engine="onnxruntime", verify=False)
+
+    assert input_shapes(folder.path / "encoder.onnx")["input_ids"] == ["batch_size", "16*block_count"]
+    for repeated in (1, 3, 5):  # shorter than the fewest blocks, one more than they are, and longer
+        prompts, seen = tokens.repeat(1, repeated), mask.repeat(1, repeated)
+        wanted = model.generate(prompts, attention_mask=seen, do_sample=False, max_new_tokens=12)
+        found = Generator(folder.path).generate(prompts.numpy(), seen.numpy(), max_new_tokens=12)
+        np.testing.assert_array_equal(found, wanted.numpy())
+        assert len(np.unique(found)) > 4  # so that equal tokens say something
+
+
+def test_a_decoder_that_reads_one_token_behind_its_cache_is_a_graph_for_one(tmp_path):
+    model = language_model("fsmt", encoder_layers=1, decoder_layers=1)
+    prompts, begun = torch.tensor(TOKENS[1:]), torch.tensor([[1, 9, 3]])
+
+    folder = export_folder(model, tmp_path / "out", engine="onnxruntime", verify=False)
+
+    assert input_shapes(folder.path / "decoder.onnx")["input_ids"] == ["batch_size", 1]
+    generator = Generator(folder.path)
+    wanted = model.generate(prompts, do_sample=False, num_beams=1, max_new_tokens=12, forced_eos_token_id=None)
+    np.testing.assert_array_equal(generator.generate(prompts.numpy(), max_new_tokens=12), wanted.numpy())
+    found = next(generator.logits(prompts.numpy(), decoder_input_ids=begun.numpy()))
+    with torch.no_grad():
+        wanted = model(prompts, decoder_input_ids=begun, use_cache=False).logits[:, -1]
+    np.testing.assert_allclose(found, wanted.numpy(), atol=1e-4)
+
+
+def test_encoder_and_decoder_may_know_different_numbers_of_tokens():
+    kind = kind_of(language_model("fsmt", encoder_layers=1, decoder_layers=1))
+
+    assert max(row.max() for row in kind.draw((500,))) == 47
+
+
+def test_a_cache_that_forgets_what_the_masks_show_is_refused(tmp_path):
+    model = language_model("bart", encoder_layers=1, decoder_layers=1, sliding_window=8)
+
+    with pytest.raises(InvalidArgumentError, match="its cache keeps 8 tokens, but its masks let a token see those"):
+        export_folder(model, tmp_path / "out", engine="onnxruntime", verify=False)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("prophetnet", "its logits for a token depend on those behind it"),
+        ("bigbird_pegasus", "its attention_type is 'block_sparse', and .* made it 'original_full' .* set config.att"),
+        ("speech_to_text", "does not say of which one size the sounds are that it reads"),
+        ("switch", "cannot be run: its own code raises ValueError: .* Call its generate"),
+    ],
+)
+def test_a_model_with_an_encoder_of_another_kind_is_refused(name, text, tmp_path):
+    with pytest.raises(InvalidArgumentError, match=text):
+        export_folder(language_model(name), tmp_path / "out", engine="onnxruntime", verify=False)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_model_that_is_told_how_to_compute_all_texts_is_written(tmp_path):
+    model = language_model("bigbird_pegasus", attention_type="original_full")
+    assert export_folder(model, tmp_path / "out", engine="onnxruntime", verify=False).nodes
+
+
 @pytest.mark.wide
 @pytest.mark.parametrize("name", ENCODER_DECODERS)
 def test_every_architecture_generates_alike(name, tmp_path):
@@ -195,6 +303,14 @@ def test_too_many_tokens_are_refused(bart):
         generator.generate(np.array(TOKENS), max_new_tokens=300)
     with pytest.raises(RuntimeSupportError, match="ONNX Runtime cannot run"):
         generator.generate(np.zeros((1, 300), np.int64))
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("name", ["t5", "bart"])
+def test_half_precision_is_written(name, tmp_path):
+    folder = export_folder(language_model(name).half(), tmp_path / "out", "fp16", engine="onnxruntime")
+
+    assert {compared.tokens for compared in folder.compared} == {64}
 
 
 def test_a_saved_model_is_read_from_its_folder(tmp_path):

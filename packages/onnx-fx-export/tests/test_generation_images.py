@@ -68,6 +68,42 @@ def test_images_and_their_tokens_have_to_fit(count, llava):
         Generator(llava[1].path).generate(tokens, pixel_values=images)
 
 
+@pytest.fixture(scope="module")
+def smol(tmp_path_factory) -> tuple[torch.nn.Module, GenerationFolder]:
+    """A model that takes the images of each text apart, and the folder that was written of it."""
+    model = language_model("smolvlm")
+    out = tmp_path_factory.mktemp("smol") / "out"
+    return model, export_folder(model, out, engine="onnxruntime", verify=False)
+
+
+def test_images_of_each_text_may_be_apart(smol):
+    model, folder = smol
+    two, one = [5, *[IMAGE] * 4, 7, *[IMAGE] * 4, 9], [0, 0, 0, 0, 5, 8, *[IMAGE] * 4, 7]
+    tokens = torch.tensor([two, one])
+    mask = (tokens != 0).long()
+    images = torch.randn(2, 2, 3, 16, 16, generator=torch.Generator().manual_seed(1))
+    images[1, 1] = 0  # the second text has one image
+
+    parts = np.ones((2, 2, 16, 16), bool)
+    parts[1, 1] = False
+    found = Generator(folder.path).generate(
+        tokens.numpy(), mask.numpy(), pixel_values=images.numpy(), pixel_attention_mask=parts, max_new_tokens=12
+    )
+
+    wanted = model.generate(tokens, attention_mask=mask, pixel_values=images, do_sample=False, max_new_tokens=12)
+    np.testing.assert_array_equal(found, wanted.numpy())
+    assert len(np.unique(found)) > 8  # so that equal tokens say something
+
+
+def test_padding_in_images_is_refused(smol):
+    tokens, images = np.array([[5, *[IMAGE] * 4, 7]]), np.ones((1, 1, 3, 16, 16), np.float32)
+    parts = np.ones((1, 1, 16, 16), bool)
+    parts[..., 12:] = False
+
+    with pytest.raises(InvalidArgumentError, match="says that images have padding"):
+        Generator(smol[1].path).generate(tokens, pixel_values=images, pixel_attention_mask=parts)
+
+
 @pytest.mark.wide
 @pytest.mark.parametrize("name", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl"])
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "int4"])

@@ -30,6 +30,35 @@ def encoder() -> torch.nn.Module:
     return transformers.BertLMHeadModel(transformers.BertConfig(vocab_size=64, **sizes))
 
 
+def without_a_config() -> torch.nn.Module:
+    model = one_layer()
+    model.config = None
+    return model
+
+
+class Own(torch.nn.Module):
+    """A model of the user's own, which calls another one and is called like it."""
+
+    main_input_name = "input_ids"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = one_layer()
+        self.config, self.generation_config = self.inner.config, self.inner.generation_config
+        self.get_output_embeddings = self.inner.get_output_embeddings
+
+    def can_generate(self) -> bool:
+        return True
+
+    def forward(self, input_ids, attention_mask=None, past_key_values=None, use_cache=None, **given):
+        return self.inner(input_ids, attention_mask, past_key_values=past_key_values, use_cache=use_cache, **given)
+
+
+class Failing(Own):
+    def forward(self, input_ids, attention_mask=None, past_key_values=None, use_cache=None, return_dict=None):
+        raise KeyError("boom")
+
+
 def with_a_word_that_ends() -> torch.nn.Module:
     model = one_layer()
     model.generation_config.eos_token_id = "2"
@@ -51,6 +80,9 @@ def whose_cache_alone_has_a_window(**settings: object) -> torch.nn.Module:
     [
         (lambda: "meta-llama/Llama-3.2-1B", r"There is no folder meta-llama/Llama-3\.2-1B\. .* download one first"),
         (encoder, "BertLMHeadModel .*: it returns no cache. With config.is_decoder = False it is an encoder"),
+        (without_a_config, "has no config, which says what it is like"),
+        (lambda: torch.compile(one_layer()), "has no .*input_ids, .* as torch.compile does, pass that"),
+        (Failing, "Failing cannot be run: its own code raises KeyError: 'boom'. Call its generate with a short"),
         (with_a_word_that_ends, "has the token '2', and tokens are numbers"),
         (
             lambda: whose_cache_alone_has_a_window(sliding_window=8),
@@ -62,6 +94,17 @@ def test_a_model_that_is_no_decoder_is_refused(make, text, tmp_path):
     with pytest.raises(InvalidArgumentError, match=text):
         export_folder(make(), tmp_path / "out", engine="onnxruntime", verify=False)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_module_of_the_same_calling_convention_is_written(tmp_path):
+    model, tokens = Own(), np.array([[5, 9, 4]])
+
+    with pytest.raises(InvalidArgumentError, match=r"Own has no generate .*: pass verify=False \(--no-verify"):
+        export_folder(model, tmp_path / "out", engine="onnxruntime")
+    folder = export_folder(model, tmp_path / "out", engine="onnxruntime", verify=False)
+
+    wanted = model.inner.generate(torch.from_numpy(tokens), do_sample=False, max_new_tokens=12)
+    np.testing.assert_array_equal(Generator(folder.path).generate(tokens, max_new_tokens=12), wanted.numpy())
 
 
 def test_a_window_that_no_text_reaches_is_none(tmp_path):
@@ -92,6 +135,11 @@ def test_a_folder_of_something_else_is_refused_for_what_it_is(file, content, tex
 def test_a_place_that_is_no_path_is_refused(out):
     with pytest.raises(InvalidArgumentError, match=r"is no path\. Pass the model first, then the folder"):
         export_folder(torch.nn.Linear(2, 2), out)
+
+
+def test_a_place_that_no_name_may_be_is_refused(tmp_path):
+    with pytest.raises(InvalidArgumentError, match="is no path: it has a character that no name may have"):
+        export_folder(torch.nn.Linear(2, 2), tmp_path / "a\0b")
 
 
 def test_a_link_to_nowhere_is_not_replaced(tmp_path):

@@ -94,6 +94,30 @@ def test_prompts_are_read_token_by_token_where_their_graph_cannot_be_captured(tm
     assert "prompt" not in Generator(folder.path).config["model"]
 
 
+def zamba(**settings: object) -> torch.nn.Module:
+    """A model that makes something else of a prompt than of its tokens one by one."""
+    return language_model("zamba2", num_hidden_layers=2, layers_block_type=["mamba", "hybrid"], **settings)
+
+
+def test_short_prompts_are_read_at_once_where_steps_compute_something_else(tmp_path):
+    model, prompts = zamba(), np.array([[5, 9, 4, 7, 6, 3]])
+
+    folder = export_folder(model, tmp_path / "out", engine="onnxruntime", verify=False)
+
+    with torch.no_grad():
+        wanted = model(torch.from_numpy(prompts)).logits[:, -1]
+    np.testing.assert_allclose(next(Generator(folder.path).logits(prompts)), wanted.numpy(), atol=1e-4)
+
+
+def test_prompts_that_have_to_be_read_at_once_and_cannot_be_are_refused(tmp_path):
+    model = zamba()
+    model.config.chunk_size = 0
+
+    with pytest.raises(InvalidArgumentError, match="something else of a prompt than of its tokens one by one"):
+        export_folder(model, tmp_path / "out", engine="onnxruntime", verify=False)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_gated_delta_rule_is_one_operator_of_the_graph_for_prompts(tmp_path):
     model = language_model("qwen3_next")
 

@@ -42,11 +42,13 @@ class LayerCache:
         key: Heads and width of its keys.
         value: Heads and width of its values.
         window: How many tokens it sees, if not all.
+        index: The width of what it chooses by which tokens it attends to, if it keeps that.
     """
 
     key: tuple[int, int]
     value: tuple[int, int]
     window: int | None = None
+    index: int | None = None
 
 
 def layers_of(model: Any, cache: Any) -> list[LayerCache]:
@@ -71,16 +73,29 @@ def layers_of(model: Any, cache: Any) -> list[LayerCache]:
             "only a DynamicCache is supported."
         )
     for number, layer in enumerate(cache.layers):
-        if type(layer) not in kinds and not _is_empty(layer):
+        if type(layer) not in kinds and not _is_indexed(layer) and not _is_empty(layer):
             raise InvalidArgumentError(
                 f"{name} cannot be written as a folder for generation: layer {number} of its cache is "
                 f"{type(layer).__name__}, and so far only keys and values are supported ({kinds[0].__name__}, "
                 f"{kinds[1].__name__})."
             )
     return [
-        LayerCache(_heads(layer.keys), _heads(layer.values), getattr(layer, "sliding_window", None))
+        LayerCache(
+            _heads(layer.keys), _heads(layer.values), getattr(layer, "sliding_window", None), _width_of_index(layer)
+        )
         for layer in _holding(cache)
     ]
+
+
+def _is_indexed(layer: Any) -> bool:
+    """Tell whether a layer also keeps an index (DeepSeek V3.2), and nothing else."""
+    indexed = getattr(transformers().cache_utils, "DynamicIndexedLayer", ())
+    return isinstance(layer, indexed) and layer.indexer_position_ids is None
+
+
+def _width_of_index(layer: Any) -> int | None:
+    index = getattr(layer, "indexer_keys", None)
+    return None if index is None else int(index.shape[2])
 
 
 def _holding(cache: Any) -> list[Any]:
@@ -110,12 +125,16 @@ def _heads(x: torch.Tensor) -> tuple[int, int]:
 
 
 def past_of(layers: list[LayerCache], batch: int, length: int, dtype: torch.dtype) -> Cache:
-    """Return keys and values of zeros (B, heads, T, width), as an example."""
+    """Return keys and values of zeros (B, heads, T, width), and indexes (B, T, width), as an example."""
 
     def past(shape: tuple[int, int]) -> torch.Tensor:
         return torch.zeros(batch, shape[0], length, shape[1], dtype=dtype)
 
-    return [{"key": past(layer.key), "value": past(layer.value)} for layer in layers]
+    result = [{"key": past(layer.key), "value": past(layer.value)} for layer in layers]
+    for layer, held in zip(layers, result, strict=True):
+        if layer.index is not None:
+            held["index"] = torch.zeros(batch, length, layer.index, dtype=dtype)
+    return result
 
 
 def as_dynamic(cache: Cache, empty: Iterable[int] = ()) -> Any:
@@ -128,14 +147,23 @@ def as_dynamic(cache: Cache, empty: Iterable[int] = ()) -> Any:
         empty: The places of those that do not, in ascending order.
     """
     result = transformers().DynamicCache([(layer["key"], layer["value"]) for layer in cache])
+    for place, held in enumerate(cache):
+        if "index" in held:
+            result.layers[place] = transformers().cache_utils.DynamicIndexedLayer()
+            result.layers[place].update(held["key"], held["value"])
+            result.layers[place].update_indexer(held["index"])
     for place in empty:
         result.layers.insert(place, transformers().cache_utils.DummyLayer())
     return result
 
 
 def kept_by(cache: Any) -> Cache:
-    """Return the keys and values of a cache of transformers, of layers that keep some."""
-    return [{"key": layer.keys, "value": layer.values} for layer in _holding(cache)]
+    """Return the keys, values and indexes of a cache of transformers, of layers that keep some."""
+    return [
+        {"key": layer.keys, "value": layer.values}
+        | ({} if _width_of_index(layer) is None else {"index": layer.indexer_keys})
+        for layer in _holding(cache)
+    ]
 
 
 def check_windows(model: Any, layers: list[LayerCache], length: int) -> None:

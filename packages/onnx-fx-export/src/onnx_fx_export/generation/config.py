@@ -37,6 +37,8 @@ VISION_FILE, EMBEDDING_FILE = "vision.onnx", "embedding.onnx"
 # Where a model tells how many positions it has; those without such a limit take as many as memory holds.
 _CONTEXT_KEYS = (
     "max_target_positions",
+    "max_decoder_position_embeddings",
+    "max_text_positions",
     "max_position_embeddings",
     "n_positions",
     "max_sequence_length",
@@ -93,7 +95,11 @@ def decoder_config(model: Any, layers: list[LayerCache], file: str) -> dict[str,
         file: Where the graph is.
     """
     config = model.config.get_text_config(decoder=True)
-    return graph_config(layers, file, config.hidden_size, config.num_attention_heads) | copy.deepcopy(_NAMES)
+    names = copy.deepcopy(_NAMES)
+    if any(layer.index is not None for layer in layers):
+        names["inputs"]["past_index_names"] = f"{STATE_NAMES['past']}.index"
+        names["outputs"]["present_index_names"] = f"{STATE_NAMES['present']}.index"
+    return graph_config(layers, file, config.hidden_size, config.num_attention_heads) | names
 
 
 def graph_config(layers: list[LayerCache], file: str, hidden: int, queries: int) -> dict[str, Any]:

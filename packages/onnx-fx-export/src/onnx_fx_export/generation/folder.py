@@ -106,13 +106,13 @@ def export_folder(
 
     One graph reads prompts and goes on from them: a batch of at least 1, any number of new tokens, a cache of any
     number of earlier ones, none included, and prompts that are padded on the left. Positions follow from the mask.
-    A model with an encoder, for text (T5, BART, Marian) or sounds (Whisper), has a graph for that, too, which computes
-    once what the decoder attends to. One that sees (LLaVA, Gemma 3, Qwen3-VL) has a graph for images and one for
-    embeddings. One whose layers keep states of one size (Mamba, Jamba, Qwen3-Next) reads a token at each step; where
-    its code for prompts works in chunks, as that of Mamba 2 does, or an operator stands for it, as for that of
-    Qwen3-Next, it has a graph for prompts, too. The folder holds the
-    model files, their weights, ``genai_config.json`` with the settings of the model's generation, and the files of the
-    tokenizer. What several graphs read, such as an embedding, is stored once.
+    A model with an encoder, for text (T5, BART, Marian), sounds (Whisper, Moonshine) or an image (TrOCR, Donut), has a
+    graph for that, too, which computes once what the decoder attends to. One that sees (LLaVA, Gemma 3, Qwen3-VL) has a
+    graph for images and one for embeddings. One whose layers keep states of one size (Mamba, Jamba, Qwen3-Next) reads a
+    token at each step; where its code for prompts works in chunks, as that of Mamba 2 does, or an operator stands for
+    it, as for that of Qwen3-Next, it has a graph for prompts, too. The folder holds the model files, their weights,
+    ``genai_config.json`` with the settings of the model's generation, and the files of the tokenizer. What several
+    graphs read, such as an embedding, is stored once.
 
     Args:
         model: A model of transformers that can generate, with LoRA adapters of peft or without, or the path of a folder
@@ -168,6 +168,11 @@ def export_folder(
         model, tokenizer, stream = _from_folder(Path(model), tokenizer, dtype, None if verify else path)
     kind = kind_of(without_wrapper(model))
     model = kind.model
+    if verify and not callable(getattr(model, "generate", None)):
+        raise InvalidArgumentError(
+            f"{type(model).__name__} has no generate that the folder could be compared with: pass verify=False "
+            "(--no-verify on the command line), or let its class have that of transformers.GenerationMixin."
+        )
     own_adapters = adapters_of(model) if adapters else Adapters()
     _check_weights(model, dtype, precision, on_paper=stream is not None)
     try:
@@ -318,7 +323,7 @@ def _write(request: _Request, folder: Path, stages: _Stages) -> int:
     programs: dict[str, ONNXProgram] = {}
     parts = kind.parts(last_logits=request.last_logits)
     if request.adapters.names:
-        parts = [part for part in parts if not config["model"].pop(part.section, None)]
+        parts = [part for part in parts if part.needed or not config["model"].pop(part.section, None)]
     _warn(kind, request.engine)
     if request.engine == "genai" and not kind.stop:
         warn_user(_ENDS_AT_PADDING.format(kind.pad))
@@ -334,7 +339,7 @@ def _write(request: _Request, folder: Path, stages: _Stages) -> int:
         try:
             program = programs[part.file] = request.program(part)
         except OnnxExporterError as error:
-            if part.section is None:
+            if part.section is None or part.needed:
                 raise
             stages.tell(f"leave out {part.file}: {str(error).splitlines()[0].rstrip(':')}")
             del config["model"][part.section]
@@ -406,6 +411,8 @@ def _place(out: Any) -> Path:
     if not isinstance(out, str | os.PathLike):
         raise InvalidArgumentError(f"out={type(out).__name__} is no path. Pass the model first, then the folder.")
     path = Path(out)
+    if "\0" in str(path):
+        raise InvalidArgumentError(f"out={str(path)!r} is no path: it has a character that no name may have.")
     if os.path.lexists(path):
         raise SaveError(f"The folder {path} already exists; remove it, or write to another one.")
     if not path.absolute().parent.is_dir():
@@ -420,6 +427,8 @@ def _check_caches(request: _Request) -> None:
     if request.windowed:
         check_windows(kind.model, kind.layers if kind.shares_caches else [], kind.context_length())
     if request.engine == "genai":
+        if any(layer.index is not None for layer in kind.layers):
+            raise _unknown_to_genai(kind, ": it keeps an index of tokens beside keys and values")
         shapes = sorted({shape for layer in kind.layers for shape in (layer.key, layer.value)})
         if len(shapes) > 1:
             raise _unknown_to_genai(kind, f": it keeps keys and values of different shapes, (heads, width) {shapes}")

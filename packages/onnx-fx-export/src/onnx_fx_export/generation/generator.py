@@ -58,13 +58,19 @@ class Generator:
             raise InvalidArgumentError(f"{path} is not a folder for generation: it has no {CONFIG_FILE}.")
         self._folder = path
         self.config: dict[str, Any] = _read(path / CONFIG_FILE)
+        if "decoder" not in self.config.get("model", {}):
+            raise InvalidArgumentError(f"{path / CONFIG_FILE} names no decoder. Write the folder anew.")
         decoder, encoder = self.config["model"]["decoder"], self.config["model"].get("encoder")
         self._encoder = GraphSession(path / encoder["filename"], providers) if encoder else None
         self.eyes = Eyes(path, self.config["model"], providers) if "vision" in self.config["model"] else None
         self._decoder = DecoderSession(path / decoder["filename"], providers, decoder)
         prompt = self.config["model"].get("prompt")
         self._prompt = prompt and PromptSession(
-            path / prompt["filename"], providers, prompt["chunk"], prompt["fewest_chunks"]
+            path / prompt["filename"],
+            providers,
+            prompt["chunk"],
+            prompt["fewest_chunks"],
+            prompt.get("shortest", prompt["chunk"] // 2),
         )
         settings = _read(path / _SETTINGS_FILE) if (path / _SETTINGS_FILE).is_file() else {}
         forced = settings.get("forced_bos_token_id")
@@ -92,11 +98,13 @@ class Generator:
             min_new_tokens: How many tokens are added before one may end a sequence.
             adapter: The name of an adapter whose file is in the folder; by default none is used.
             inputs: Other inputs, by the names that transformers has for them. A model that hears reads
-                ``input_features`` (B, bands, frames), float32, and one that sees ``pixel_values`` (N, channels,
-                height, width), float32: the images in the order of their tokens. A model whose images have any size
-                reads their patches (patches, numbers) instead, and ``image_grid_thw`` (N, 3), int64: frames, rows and
-                columns of each. ``decoder_input_ids`` (B, T), int64, are what is generated after an encoder begins
-                with; by default that is the start token, and the language that the settings force.
+                ``input_features`` (B, bands, frames), float32, or ``input_values`` (B, samples), float32, and one
+                that sees ``pixel_values`` (N, channels, height, width), float32: the images in the order of their
+                tokens, or (B, N, channels, height, width) with zeros for those that a text does not have. A model whose
+                images have any size reads their patches (patches, numbers) instead, and ``image_grid_thw`` (N, 3),
+                int64: frames, rows and columns of each. ``decoder_input_ids`` (B, T), int64, are what is generated
+                after an encoder begins with; by default that is the start token, and the language that the settings
+                force.
 
         Returns:
             Tokens (B, S + at most ``max_new_tokens``), int64; with an encoder, those of the decoder alone. A row that
@@ -106,6 +114,8 @@ class Generator:
             InvalidArgumentError: If prompts are missing or empty, the mask has another shape, or there would be more
                 tokens than the model takes.
         """
+        if isinstance(max_new_tokens, bool) or not isinstance(max_new_tokens, int | np.integer) or max_new_tokens < 0:
+            raise InvalidArgumentError(f"max_new_tokens={max_new_tokens!r} is no number of tokens.")
         stop = np.atleast_1d(np.asarray(self.config["model"]["eos_token_id"], np.int64))
         given = self._named(input_ids, attention_mask, inputs)
         logits = self.logits(**given, adapter=adapter)
@@ -151,10 +161,21 @@ class Generator:
             factors = {} if adapter is None else self._factors(adapter)
             yield from self._steps(given["input_ids"], given["attention_mask"], given, factors)
             return
-        tokens = self._first_tokens(given)
+        tokens, given = self._first_tokens(given), self._in_blocks(given)
         encoded = self._encoder.run(given, {})
         mask = {"encoder_attention_mask": given["attention_mask"]} if "attention_mask" in given else {}
         yield from self._steps(tokens, np.ones_like(tokens), mask, encoded)
+
+    def _in_blocks(self, given: dict[str, Array]) -> dict[str, Array]:
+        """Fill up what the encoder reads to whole blocks, with padding behind it, if it reads nothing else."""
+        encoder = self.config["model"]["encoder"]
+        if not (block := encoder.get("block")):
+            return given
+        tokens, mask = given["input_ids"], given["attention_mask"]
+        length = max(encoder["fewest_blocks"], -(-tokens.shape[1] // block)) * block
+        behind = ((0, 0), (0, length - tokens.shape[1]))
+        tokens = np.pad(tokens, behind, constant_values=self.config["model"]["pad_token_id"])
+        return {**given, "input_ids": tokens, "attention_mask": np.pad(mask, behind)}
 
     def _factors(self, adapter: str) -> dict[str, Any]:
         """Return the inputs that a file of the folder holds.
@@ -184,6 +205,10 @@ class Generator:
             if input_ids is None:
                 raise InvalidArgumentError("The model continues a prompt of tokens: pass input_ids.")
             others |= _checked(input_ids, attention_mask)
+        elif "input_values" in wanted and attention_mask is not None and not np.all(attention_mask):
+            raise InvalidArgumentError(
+                "The sounds have padding, which the folder does not read: pass sounds of one length."
+            )
         if missing := sorted(set(wanted) - others.keys()):
             raise InvalidArgumentError(f"The model also reads {', '.join(missing)}, which the call does not pass.")
         return others
@@ -197,9 +222,13 @@ class Generator:
 
     def _first_tokens(self, given: Mapping[str, Array]) -> Tokens:
         """Return the tokens (B, T) that a decoder starts with."""
-        if "decoder_input_ids" in given:
-            return np.asarray(given["decoder_input_ids"], np.int64)
-        return self.first_tokens(len(next(iter(given.values()))))
+        batch = len(next(value for name, value in given.items() if name != "decoder_input_ids"))
+        if "decoder_input_ids" not in given:
+            return self.first_tokens(batch)
+        tokens = _checked(given["decoder_input_ids"], None)["input_ids"]
+        if len(tokens) != batch:
+            raise InvalidArgumentError(f"decoder_input_ids has {len(tokens)} rows, and what is encoded has {batch}.")
+        return tokens
 
     def first_tokens(self, batch: int) -> Tokens:
         """Return the tokens (B, T) that the decoder of a model with an encoder starts with, int64."""
@@ -242,16 +271,45 @@ def _checked(input_ids: Tokens, attention_mask: Tokens | None) -> dict[str, Toke
     Raises:
         InvalidArgumentError: If the prompts are empty, or the mask has another shape.
     """
-    tokens = np.asarray(input_ids, np.int64)
-    mask = np.ones_like(tokens) if attention_mask is None else np.asarray(attention_mask, np.int64)
+    tokens = _numbers("input_ids", input_ids)
+    mask = np.ones_like(tokens) if attention_mask is None else _numbers("attention_mask", attention_mask)
     if tokens.ndim != 2 or not tokens.size or mask.shape != tokens.shape:
         raise InvalidArgumentError(
             f"Prompts are (batch, tokens) with at least one token, and a mask has the same shape; these are "
             f"{tokens.shape} and {mask.shape}."
         )
+    if tokens.min() < 0 or not np.isin(mask, (0, 1)).all():
+        raise InvalidArgumentError("Tokens are 0 or more, and a mask is 1 for a token and 0 for padding.")
+    if not mask.any(1).all():
+        raise InvalidArgumentError("A prompt has at least one token, and one of these has padding alone.")
     return {"input_ids": tokens, "attention_mask": mask}
 
 
+def _numbers(name: str, given: Any) -> Tokens:
+    """Return whole numbers as int64.
+
+    Raises:
+        InvalidArgumentError: If they are something else.
+    """
+    try:
+        numbers = np.asarray(given)
+    except ValueError as error:  # rows of different lengths
+        raise InvalidArgumentError(f"{name} is (batch, tokens), with rows of one length: {error}") from error
+    if numbers.size and numbers.dtype.kind not in "iub":
+        raise InvalidArgumentError(f"{name} are whole numbers, such as a tokenizer makes; these are {numbers.dtype}.")
+    return numbers.astype(np.int64)
+
+
 def _read(path: Path) -> dict[str, Any]:
-    result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    """Return what a file of settings says.
+
+    Raises:
+        InvalidArgumentError: If it says nothing.
+    """
+    try:
+        result = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InvalidArgumentError(f"{path} cannot be read: {error}. Write the folder anew.") from error
+    if not isinstance(result, dict):
+        raise InvalidArgumentError(f"{path} holds no settings. Write the folder anew.")
     return result

@@ -17,6 +17,10 @@ __all__ = ["Eyes", "Places", "Reading"]
 Tokens = npt.NDArray[np.int64]
 Array = npt.NDArray[Any]
 _IMAGES, _GRIDS, _FEATURES = "pixel_values", "image_grid_thw", "image_features"
+# Which parts of images are no padding.
+_PARTS = "pixel_attention_mask"
+# Texts, images, channels, height, width.
+_AXES_APART = 5
 # What processors say of each token beside images: 1 for one that stands for a part of an image, as here.
 _TYPES = ("token_type_ids", "mm_token_type_ids")
 
@@ -43,7 +47,7 @@ class Eyes:
         self.none = self.embedding.zeros(_FEATURES, 0).numpy()
         self._image_token = config["image_token_id"]
         self.merge = config["vision"].get("spatial_merge_size", 1)
-        self.names = [*self.vision.declared, *_TYPES]
+        self.names = [*self.vision.declared, *_TYPES, _PARTS]
 
     def is_image(self, tokens: Tokens) -> Tokens:
         """Return 1 for the tokens (B, S) that stand for a part of an image."""
@@ -71,10 +75,32 @@ class Eyes:
         if _IMAGES not in given and _GRIDS not in given:
             return []
         if _GRIDS not in self.vision.declared:
-            images = [{_IMAGES: image[None]} for image in given[_IMAGES]]
+            images = [{_IMAGES: image[None]} for image in _in_order(given[_IMAGES], given.get(_PARTS))]
         else:
             images = [_checked_grids(given, self.merge)]
         return [self.vision.run(image, {})[_FEATURES].numpy() for image in images]
+
+
+def _in_order(images: Array, parts: Array | None) -> Array:
+    """Return images (N, channels, height, width), where processors may hand out those of each text apart.
+
+    A text with fewer images than another has images of zeros behind them then.
+
+    Args:
+        images: The images, with those of each text apart or not.
+        parts: 1 for what is a part of an image and 0 for padding (texts, images, height, width), if there is padding.
+
+    Raises:
+        InvalidArgumentError: If there is padding in an image.
+    """
+    apart = images.ndim == _AXES_APART
+    images = images.reshape(-1, *images.shape[2:]) if apart else images
+    shown = images.any((1, 2, 3)) if apart else np.ones(len(images), bool)
+    if parts is not None and not parts.reshape(-1, *parts.shape[-2:])[shown].all():
+        raise InvalidArgumentError(
+            f"{_PARTS} says that images have padding, which the folder does not read: pass images of one size."
+        )
+    return images[shown]
 
 
 def _checked_grids(given: Mapping[str, Array], merge: int) -> dict[str, Array]:

@@ -131,16 +131,25 @@ class DecoderSession(GraphSession):
         Returns:
             The logits (B, vocabulary) of the token that follows, and the states.
         """
-        return self.read(self.run(given, {**states, **encoded}))
+        mask = given.get("attention_mask")
+        return self.read(self.run(given, {**states, **encoded}), None if mask is None else np.asarray(mask))
 
-    def read(self, result: Mapping[str, Any]) -> tuple[npt.NDArray[np.float32], dict[str, Any]]:
+    def read(
+        self, result: Mapping[str, Any], mask: npt.NDArray[Any] | None = None
+    ) -> tuple[npt.NDArray[np.float32], dict[str, Any]]:
         """Return the logits (B, vocabulary) of the last token that was read, and the states that the next step reads.
 
         Args:
             result: The outputs of a graph, by the names of this graph's.
+            mask: 1 for a token and 0 for padding, the last of them for what was read, if there may be padding.
         """
-        logits: npt.NDArray[np.float32] = result["logits"].numpy()[:, -1].astype(np.float32)
-        return logits, {past: result[present] for past, present in self._states.items()}
+        logits = result["logits"].numpy()
+        if mask is None:
+            last = np.full(len(logits), logits.shape[1] - 1)
+        else:  # a graph that has them for the last token of each row alone has no others
+            last = logits.shape[1] - 1 - mask[:, ::-1][:, : logits.shape[1]].argmax(1)
+        chosen: npt.NDArray[np.float32] = logits[np.arange(len(logits)), last].astype(np.float32)
+        return chosen, {past: result[present] for past, present in self._states.items()}
 
 
 class PromptSession(GraphSession):
@@ -151,18 +160,19 @@ class PromptSession(GraphSession):
         providers: Execution providers, the preferred one first.
         chunk: Of how many tokens its inputs are multiples.
         fewest: How many chunks they have at least.
+        shortest: From how many tokens on prompts are read by it.
 
     Raises:
         RuntimeSupportError: If ONNX Runtime cannot load it.
     """
 
-    def __init__(self, path: Path, providers: Sequence[str], chunk: int, fewest: int) -> None:
+    def __init__(self, path: Path, providers: Sequence[str], chunk: int, fewest: int, shortest: int) -> None:
         super().__init__(path, providers)
-        self._chunk, self._fewest = chunk, fewest
+        self._chunk, self._fewest, self._shortest = chunk, fewest, shortest
 
     def serves(self, length: int) -> bool:
-        """Tell whether prompts of such a length are read faster than token by token."""
-        return 2 * length >= self._chunk
+        """Tell whether prompts of such a length are read at once: faster than token by token, or as the model does."""
+        return length >= self._shortest
 
     def padding(self, length: int) -> int:
         """Return how many tokens have to stand before prompts of such a length."""

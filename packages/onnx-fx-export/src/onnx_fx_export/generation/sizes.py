@@ -17,6 +17,8 @@ __all__ = ["check_sizes", "own_bounds"]
 _CALLS = ((1, 1, 1, 1), (1, 2, 1, 2), (3, 11, 2, 5), (2, 3, 5, 7), (1, 1, 9, 4), (3, 1, 12, 12))
 # A multiple of all numbers of patches that become one token.
 _PATCHES = 144
+# A sound that is long enough to be read, and how many of them one may be that is not too long.
+_SAMPLES, _SOUNDS = 4000, 12
 _BOUNDS_WARNING = "The model is right for only some of the declared sizes"
 
 
@@ -55,6 +57,8 @@ def check_sizes(program: ONNXProgram, name: str, length: int) -> None:
             "image_token_count": encoded,
             "image_count": encoded,
             "chunk_count": several + 1,
+            "block_count": encoded + 1,
+            "sample_count": _SAMPLES * min(encoded, _SOUNDS),
             "patch_count": _PATCHES * encoded,
         }
         shapes = {

@@ -171,7 +171,7 @@ class _Comparison:
 
     def _usual(self, logits: npt.NDArray[np.float32]) -> float:
         """Return how much logits differ that are added up in another order."""
-        return float(_TOLERANCE[self.kind.model.dtype] * np.abs(logits).max())
+        return float(_TOLERANCE[next(self.kind.model.parameters()).dtype] * np.abs(logits).max())
 
     def _roundings(self, prompt: Mapping[str, npt.NDArray[Any]], tokens: Tokens) -> Iterator[npt.NDArray[np.float32]]:
         """Yield what the model's logits are as well where rounding decides what it chooses."""

@@ -16,6 +16,7 @@ import torch
 from onnx_fx_export.generation.caches import LayerCache
 from onnx_fx_export.generation.config import context_length, stop_tokens, vocabulary
 from onnx_fx_export.generation.requirements import transformers
+from onnx_fx_export.generation.trials import running
 
 __all__ = ["Batch", "Kind", "Part", "Tokens"]
 
@@ -37,6 +38,7 @@ class Part:
         reads_steps: Whether the graph reads a token at a time, most of the time.
         section: What the configuration calls a graph that a folder can do without: one that cannot be captured by the
             plain way is left out.
+        needed: Whether the folder is wrong without it nevertheless.
     """
 
     file: str
@@ -47,6 +49,7 @@ class Part:
     optional: frozenset[str] = frozenset()
     reads_steps: bool = True
     section: str | None = None
+    needed: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,7 +160,7 @@ class Kind(abc.ABC):
             do_sample=False, max_new_tokens=new, min_new_tokens=new, eos_token_id=self.stop or None,
             pad_token_id=self.pad, use_cache=True,
         )  # fmt: skip
-        with torch.no_grad(), _plain_search(self.model):
+        with running(self.model), _plain_search(self.model):
             result = self._search(dict(inputs), settings)
         answer: Tokens = result[0, result.shape[1] - new :].numpy()
         return answer
@@ -168,7 +171,7 @@ class Kind(abc.ABC):
 
     def logits(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Return the model's own logits (T, vocabulary) for a prompt alone, float32."""
-        with torch.no_grad():
+        with running(self.model):
             result: torch.Tensor = self.model(**inputs).logits
         return result[0].float()
 
@@ -179,9 +182,13 @@ class Kind(abc.ABC):
 
     def draw(self, lengths: Sequence[int]) -> list[Tokens]:
         """Return random tokens that mean nothing to an engine."""
-        usual = np.setdiff1d(np.arange(vocabulary(self.model)), self.special())
+        usual = np.setdiff1d(np.arange(self.vocabulary()), self.special())
         random = np.random.default_rng(0)
         return [random.choice(usual, length) for length in lengths]
+
+    def vocabulary(self) -> int:
+        """Return how many tokens the model reads and has logits for."""
+        return vocabulary(self.model)
 
     def special(self) -> list[int]:
         """Return the tokens that mean something to an engine."""

@@ -21,6 +21,7 @@ __all__ = ["kind_of"]
 
 # What a forward may leave to the model inside, which it hands all that it has no name for.
 _PASSED_ON = frozenset(("use_cache",))
+_WRAPPER = " If it wraps a model of transformers, as torch.compile does, pass that."
 
 
 def kind_of(model: Any) -> Kind:
@@ -36,8 +37,9 @@ def kind_of(model: Any) -> Kind:
             f"{name} cannot generate. Pass a model of transformers with a language model head, such as "
             "AutoModelForCausalLM loads."
         )
-    if getattr(model, "generation_config", None) is None:
-        raise InvalidArgumentError(f"{name} has no generation_config, which says how it generates.")
+    for part, says in (("config", "what it is like"), ("generation_config", "how it generates")):
+        if getattr(model, part, None) is None:
+            raise InvalidArgumentError(f"{name} has no {part}, which says {says}.")
     kind: type[Kind] = EncoderDecoder if getattr(config, "is_encoder_decoder", False) else _decoder(model)
     if str(model.main_input_name) not in kind.main_inputs:
         raise InvalidArgumentError(
@@ -52,6 +54,7 @@ def kind_of(model: Any) -> Kind:
     if missing:
         raise InvalidArgumentError(
             f"{name} cannot be written as a folder for generation: its forward has no {', '.join(missing)}."
+            f"{_WRAPPER if len(missing) > 1 else ''}"
         )
     return kind(model)
 

@@ -11,20 +11,17 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from onnx_fx_export.errors import InvalidArgumentError
 from onnx_fx_export.generation.caches import Cache, LayerCache, as_dynamic, empty_layers, kept_by, layers_of, past_of
 from onnx_fx_export.generation.config import MODEL_FILE, decoder_config, genai_config
 from onnx_fx_export.generation.kinds.base import Batch, Kind, Part, Tokens
 from onnx_fx_export.generation.operators.last_token import reading_last
+from onnx_fx_export.generation.trials import check_windows_of_masks, differ, keeping_modes, running
 from onnxops_decomp.exporting import cache_argument
 
 __all__ = ["CachedGraph", "Decoder"]
 
 _BATCH, _NEW, _PAST = 2, 3, 5
-# Numbers that differ in their last places are equal but for the order in which they were added up.
-_FEW_PLACES = 64
-# So large that one of thousands of values shows in their mean.
-_MARK = 1e3
+_KEPT = "past_sequence_length"
 
 
 class Decoder(Kind):
@@ -48,7 +45,7 @@ class Decoder(Kind):
     @functools.cached_property
     def _cache(self) -> Any:
         """The cache of the model itself, as one token leaves it."""
-        with torch.no_grad():
+        with keeping_modes(self.model), running(self.model):
             token = torch.zeros(1, 1, dtype=torch.int64)
             mask = torch.ones_like(token)
             result = self.model(input_ids=token, attention_mask=mask, use_cache=True, return_dict=True)
@@ -95,46 +92,29 @@ class Decoder(Kind):
             inputs["position_ids"] = (mask.cumsum(-1) - 1).clamp(min=0)
         wanted = self.logits({"input_ids": together})[-1]
         found = self._in_steps(inputs) if in_steps else self.logits(inputs)[-1]
-        rounding = _FEW_PLACES * torch.finfo(self.model.dtype).eps * wanted.abs().max()
-        return bool((found - wanted).abs().max() > rounding)
+        return differ(self.model, found, wanted)
 
     def _in_steps(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Return the model's own logits (vocabulary,) for the last token, behind a cache of those before it."""
         before, last = ({name: each[:, part] for name, each in inputs.items()} for part in (slice(-1), slice(-1, None)))
         last["attention_mask"], name = inputs["attention_mask"], cache_argument(self.model) or ""
-        with torch.no_grad():
+        with running(self.model):
             result = self.model(**before, use_cache=True, return_dict=True)
         return self.logits({**last, name: getattr(result, name)})[-1]
 
     def check_masks(self) -> None:
-        """Refuse a model whose cache forgets what its masks let a token see: a graph reads all that is kept.
+        """Refuse a model whose cache forgets what its masks let a token see.
 
         Raises:
             InvalidArgumentError: If the model has such a window (Moshi).
         """
-        window = max((layer.window or 0 for layer in self.layers), default=0)
-        if not window or window >= self.context_length():
-            return
-        plain, marked = (self._behind_window(window, mark) for mark in (0.0, _MARK))
-        rounding = _FEW_PLACES * torch.finfo(plain.dtype).eps * plain.abs().max()
-        if not bool((plain - marked).abs().max() <= rounding):
-            raise InvalidArgumentError(
-                f"{type(self.model).__name__} cannot be written as a folder for generation: its cache keeps {window} "
-                f"tokens, but its masks let a token see those before them, so that its logits for longer texts depend "
-                f"on how they are read. Set config.sliding_window to at least {self.context_length()}, the longest "
-                "text, if that is what the model was trained with."
-            )
+        check_windows_of_masks(self.model, self.layers, self.context_length(), self._read_behind)
 
-    def _behind_window(self, window: int, mark: float) -> torch.Tensor:
-        """Return the logits of a token behind a window of zeros, the first of which layers with windows have marked."""
-        past = past_of(self.layers, 1, window, next(self.model.parameters()).dtype)
-        for layer, held in zip(self.layers, past, strict=True):
-            if layer.window is not None:
-                held["value"][:, :, : window + 1 - layer.window] = mark
+    def _read_behind(self, past: Cache) -> torch.Tensor:
+        """Return the logits of a token behind keys and values (1, heads, P, width)."""
         graph = DecoderGraph(self.model, last_logits=False, empty=self._empty)
-        token, mask = torch.zeros(1, 1, dtype=torch.int64), torch.ones(1, window + 1, dtype=torch.int64)
-        with torch.no_grad():
-            logits = graph(token, mask, past)["logits"]
+        mask = torch.ones(1, past[0]["key"].shape[2] + 1, dtype=torch.int64)
+        logits = graph(torch.zeros(1, 1, dtype=torch.int64), mask, past)["logits"]
         assert isinstance(logits, torch.Tensor)
         return logits
 
@@ -143,13 +123,13 @@ class Decoder(Kind):
         dtype = next(self.model.parameters()).dtype
         tokens = torch.zeros(_BATCH, _NEW, dtype=torch.int64)
         mask = torch.ones(_BATCH, _PAST + _NEW, dtype=torch.int64)
-        kept = {0: "batch_size", 2: "past_sequence_length"}
+        past = past_of(self.layers, _BATCH, _PAST, dtype)
         shapes = (
             {0: "batch_size", 1: "sequence_length"},
             {0: "batch_size", 1: "total_sequence_length"},
-            [{"key": kept, "value": kept}] * len(self.layers),
+            [{name: {0: "batch_size", held.dim() - 2: _KEPT} for name, held in layer.items()} for layer in past],
         )
-        args = (tokens, mask, past_of(self.layers, _BATCH, _PAST, dtype))
+        args = (tokens, mask, past)
         graph = DecoderGraph(self.model, last_logits=last_logits, empty=self._empty)
         return [Part(MODEL_FILE, graph, args, shapes)]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -17,6 +18,7 @@ from onnx_fx_export.generation.config import CROSS_NAMES, decoder_config, genai_
 from onnx_fx_export.generation.kinds.base import Batch, Kind, Part, Tokens
 from onnx_fx_export.generation.operators.last_token import reading_last
 from onnx_fx_export.generation.requirements import transformers
+from onnx_fx_export.generation.trials import check_windows_of_masks, differ, keeping_modes, running
 from onnxops_decomp.exporting import cache_argument
 
 __all__ = ["EncoderDecoder"]
@@ -25,35 +27,79 @@ ENCODER_FILE, DECODER_FILE = "encoder.onnx", "decoder.onnx"
 _BATCH, _NEW, _PAST, _READ = 2, 3, 5, 7
 # ONNX Runtime GenAI reads sounds of one length.
 _GENAI_POSITIONS = 1500
-_AUDIO = "input_features"
+_AUDIO, _IMAGES, _SAMPLES = "input_features", "pixel_values", "input_values"
+# What is read beside text: what its sizes count, what it is, and how the graph calls it.
+_SENSES = {
+    _AUDIO: ("frames", "sounds", "audio_features"),
+    _IMAGES: ("pixels", "images", _IMAGES),
+    _SAMPLES: ("samples", "sounds", _SAMPLES),
+}
+# As many samples as some tenths of a second have stand for a token of a text.
+_SAMPLES_OF_TOKEN, _LEAST_SAMPLES = 160, 4000
 # All models of Whisper read sounds of so many seconds, 16,000 samples each, by such steps.
 _AUDIO_SETTINGS, _SECONDS, _STEPS = "audio_processor_config.json", 30, {"n_fft": 400, "hop_length": 160}
+# How configurations call the sizes of the blocks that encoders divide long texts into, and what is added to each.
+_BLOCK_KEYS = {"attention_window": 0, "block_size": 0, "global_block_size": 0, "local_radius": 1}
+# Of an example, and the fewest that a capture is sure of.
+_BLOCKS, _FEWEST = 3, 2
+_NO_LIMIT = 1 << 20
 
 
 class EncoderDecoder(Kind):
-    """Models with a file that encodes a text or a sound, and one that goes on from it.
+    """Models with a file that encodes a text, a sound or an image, and one that goes on from it.
 
     The encoder's file computes the keys and values by which the decoder attends to what was encoded, once; the
-    decoder's file reads them in the first step as in all others.
+    decoder's file reads them in the first step as in all others. Encoders of long texts that attend by blocks (LED,
+    LongT5, PEGASUS-X) fill up the last block, which no graph can do for all lengths: the graph takes whole blocks, with
+    the padding behind the text. Decoders that read several tokens at once in no other way than at the start of a text
+    (FSMT, ProphetNet) have a graph for one token.
     """
 
     parameters: ClassVar = {"encoder_outputs", "decoder_input_ids", "use_cache"}
-    main_inputs: ClassVar = ("input_ids", _AUDIO)
+    main_inputs: ClassVar = ("input_ids", *_SENSES)
 
     def __init__(self, model: Any) -> None:
         super().__init__(model)
-        self.hears = model.main_input_name == _AUDIO
-        self.unit, self.reads = ("frames", ("sounds",)) if self.hears else ("tokens", ("text",))
+        self._sense = None if model.main_input_name == "input_ids" else str(model.main_input_name)
+        if self._sense:
+            self.unit, reads, _ = _SENSES[self._sense]
+            self.reads = (reads,)
         is_whisper = model.config.model_type == "whisper" and model.config.max_source_positions == _GENAI_POSITIONS
         self.genai_type = "whisper" if is_whisper else None
-        if self.hears and not hasattr(model.config, "max_source_positions"):
-            raise InvalidArgumentError(f"{type(model).__name__} does not say how long the audio that it reads is.")
+
+    @property
+    def _is_sized(self) -> bool:
+        """Whether all that the encoder reads has one size."""
+        return self._sense in (_AUDIO, _IMAGES)
+
+    @functools.cached_property
+    def _size(self) -> tuple[int, ...]:
+        """The one size of what is read beside text: bands and frames, or channels, height and width.
+
+        Raises:
+            InvalidArgumentError: If the model does not say.
+        """
+        config = self.model.config
+        if self._sense == _AUDIO:
+            bands, half = (getattr(config, name, None) for name in ("num_mel_bins", "max_source_positions"))
+            size = [bands, half and 2 * half]
+        else:
+            eyes = getattr(config, "encoder", config)
+            sides = getattr(eyes, "image_size", None)
+            size = [getattr(eyes, "num_channels", None), *(sides if isinstance(sides, list | tuple) else [sides] * 2)]
+        known = tuple(length for length in size if isinstance(length, int))
+        if len(known) != len(size):
+            raise InvalidArgumentError(
+                f"{type(self.model).__name__} cannot be written as a folder for generation: its configuration does not "
+                f"say of which one size the {self.reads[0]} are that it reads."
+            )
+        return known
 
     @functools.cached_property
     def _first(self) -> Any:
         """What the model returns for one prompt."""
         (row,) = self.batch((_READ,)).rows
-        with torch.no_grad():
+        with keeping_modes(self.model), running(self.model):
             return self.model(**self.extended(row, np.zeros(0, np.int64)), use_cache=True, return_dict=True)
 
     @functools.cached_property
@@ -65,6 +111,14 @@ class EncoderDecoder(Kind):
                 f"{type(cache).__name__}, not an EncoderDecoderCache."
             )
         return cache
+
+    @functools.cached_property
+    def _block(self) -> int:
+        """Of how many tokens the texts are multiples that the encoder reads, or 0 if it reads any number."""
+        config = self.model.config
+        sizes = [(getattr(config, key, None), more) for key, more in _BLOCK_KEYS.items()]
+        known = [max(np.atleast_1d(size)) + more for size, more in sizes if size is not None]
+        return 0 if self._sense or not known else math.lcm(*map(int, known))
 
     @functools.cached_property
     def layers(self) -> list[LayerCache]:
@@ -80,34 +134,99 @@ class EncoderDecoder(Kind):
         return [self._encoder(), self._decoder(last_logits)]
 
     def _encoder(self) -> Part:
-        inputs = self.batch((_READ, _READ)).inputs
-        shape = {0: "batch_size"} if self.hears else {0: "batch_size", 1: "encoder_sequence_length"}
-        names = ["audio_features"] if self.hears else list(inputs)
+        inputs = self.batch((_BLOCKS * self._block or _READ,) * _BATCH).inputs
+        shape: dict[int, Any] = {0: "batch_size"}
+        if self._block:
+            shape[1] = self._block * torch.export.Dim("block_count", min=_FEWEST, max=_NO_LIMIT // self._block)
+            shape[0] = torch.export.Dim("batch_size", max=_NO_LIMIT)
+        elif not self._is_sized:
+            shape[1] = "sample_count" if self._sense else "encoder_sequence_length"
+        names = [_SENSES[self._sense][2]] if self._sense else list(inputs)
         args = tuple(torch.from_numpy(value) for value in inputs.values())
-        if self.hears:
+        if self._sense:
             args = (args[0].to(self.model.dtype),)
         graph, shapes = EncoderGraph(self.model, list(inputs)), (((shape,) * len(args)),)
         return Part(ENCODER_FILE, graph, args, shapes, names, reads_steps=False)
+
+    @functools.cached_property
+    def _reads_one(self) -> bool:
+        """Whether the decoder reads behind its cache one token at a time, and several not or not as one by one."""
+        (tokens,) = map(torch.from_numpy, self.draw((_NEW,)))
+        began = kept_by(self._cache.self_attention_cache)
+        try:
+            with torch.no_grad():
+                together, _ = self._read(tokens, began)
+        except Exception:  # whatever the code of a model raises that reads one token at a time
+            return True
+        alone = []
+        for token in tokens:
+            with running(self.model):
+                logits, began = self._read(token[None], began)
+            alone.append(logits)
+        return differ(self.model, together, torch.cat(alone), much=True)
+
+    def _read(self, tokens: torch.Tensor, past: Cache) -> tuple[torch.Tensor, Cache]:
+        """Return the logits (S, vocabulary) of new tokens (S,) behind a cache, and the cache behind them."""
+        states = self._first.encoder_last_hidden_state
+        mask = None if self._sense else torch.ones(states.shape[:2], dtype=torch.int64)
+        graph = CrossDecoderGraph(self.model, last_logits=False)
+        result = graph(tokens[None], states, mask, past, kept_by(self._cache.cross_attention_cache))
+        logits, present = result["logits"], result["present"]
+        assert isinstance(logits, torch.Tensor)
+        assert isinstance(present, list)
+        return logits[0], present
+
+    def check_masks(self) -> None:
+        """Refuse a model whose cache forgets what its masks let a token see, or whose tokens see what follows.
+
+        Raises:
+            InvalidArgumentError: If the model is one of them.
+        """
+        token = torch.zeros(1, dtype=torch.int64)
+        length = self.context_length()
+        check_windows_of_masks(self.model, self.layers, length, lambda past: self._read(token, past)[0])
+        (row,) = self.batch((_READ,)).rows
+        before, after = self._first.logits[0, 0].float(), self.logits(self.extended(row, *self.draw((_NEW,))))[0]
+        if before.isfinite().all() and differ(self.model, after, before, much=True):
+            raise InvalidArgumentError(
+                f"{type(self.model).__name__} cannot be written as a folder for generation: its logits for a token "
+                "depend on those behind it, so that they are others when texts are read at once."
+            )
+
+    def vocabulary(self) -> int:
+        """Return how many tokens both encoder and decoder know."""
+        try:
+            read = self.model.get_encoder().get_input_embeddings().num_embeddings
+        except (AttributeError, NotImplementedError):  # encoders of sounds, and those that hide their tables
+            read = self.model.get_input_embeddings().num_embeddings
+        return min(super().vocabulary(), int(read))
+
+    def logits(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Return the model's own logits (T, vocabulary) for a prompt alone, float32.
+
+        With a cache, models that read one token at a time would leave out the others.
+        """
+        return super().logits({**inputs, "use_cache": False})  # type: ignore[dict-item]
 
     def _decoder(self, last_logits: bool) -> Part:
         dtype, states = self.model.dtype, self._first.encoder_last_hidden_state
         read = {0: "batch_size", 1: "encoder_sequence_length"}
         cross = {0: "batch_size", 2: "encoder_sequence_length"}
-        if self.hears:
+        if self._is_sized:
             del read[1], cross[2]
         kept = {0: "batch_size", 2: "past_sequence_length"}
-        length = states.shape[1]
+        length, new = states.shape[1], 1 if self._reads_one else _NEW
         args = (
-            torch.zeros(_BATCH, _NEW, dtype=torch.int64),
+            torch.zeros(_BATCH, new, dtype=torch.int64),
             torch.zeros(_BATCH, length, states.shape[2], dtype=dtype),
-            None if self.hears else torch.ones(_BATCH, length, dtype=torch.int64),
+            None if self._sense else torch.ones(_BATCH, length, dtype=torch.int64),
             past_of(self.layers, _BATCH, _PAST, dtype),
             past_of(self._cross, _BATCH, length, dtype),
         )
         shapes = (
-            {0: "batch_size", 1: "sequence_length"},
+            {0: "batch_size"} if self._reads_one else {0: "batch_size", 1: "sequence_length"},
             read,
-            None if self.hears else read,
+            None if self._sense else read,
             [{"key": kept, "value": kept}] * len(self.layers),
             [{"key": cross, "value": cross}] * len(self._cross),
         )
@@ -121,7 +240,7 @@ class EncoderDecoder(Kind):
         del decoder["inputs"]["attention_mask"]
         decoder["inputs"] |= {f"cross_past_{kind}_names": name for kind, name in CROSS_NAMES.items()}
         width, heads = self._first.encoder_last_hidden_state.shape[-1], self._cross[0].key[0]
-        inputs = ["audio_features"] if self.hears else ["input_ids", "attention_mask"]
+        inputs = [_SENSES[self._sense][2]] if self._sense else ["input_ids", "attention_mask"]
         encoder = {
             **graph_config(self._cross, ENCODER_FILE, width, heads),
             "inputs": {name: name for name in inputs},
@@ -130,6 +249,8 @@ class EncoderDecoder(Kind):
                 **{f"cross_present_{kind}_names": name for kind, name in CROSS_NAMES.items()},
             },
         }
+        if self._block:
+            encoder |= {"block": self._block, "fewest_blocks": _FEWEST}
         kind = self.genai_type or self.model.config.model_type
         config = genai_config(self.model, kind, decoder, encoder=encoder)
         config["model"]["decoder_start_token_id"] = self._start()
@@ -160,25 +281,25 @@ class EncoderDecoder(Kind):
         )
 
     def batch(self, lengths: tuple[int, ...]) -> Batch:
-        """Return random prompts, padded on the right as encoders are used to; sounds have one length."""
-        if self.hears:
-            return self._sounds(len(lengths))
+        """Return random prompts, padded on the right as encoders are used to; sounds and images have one size."""
+        if self._sense:
+            return self._sensed(lengths, self._sense)
         rows, longest, pad = self.draw(lengths), max(lengths), self.pad
         tokens = np.stack([np.pad(row, (0, longest - len(row)), constant_values=pad) for row in rows])
         mask = np.stack([np.pad(np.ones_like(row), (0, longest - len(row))) for row in rows])
         return Batch(lengths, {"input_ids": tokens, "attention_mask": mask}, [{"input_ids": row} for row in rows])
 
-    def _sounds(self, count: int) -> Batch:
-        config = self.model.config
-        frames = 2 * config.max_source_positions
-        features = np.random.default_rng(0).standard_normal((count, config.num_mel_bins, frames), np.float32)
-        return Batch((frames,) * count, {_AUDIO: features}, [{_AUDIO: row} for row in features])
+    def _sensed(self, lengths: tuple[int, ...], name: str) -> Batch:
+        size = self._size if self._is_sized else (_LEAST_SAMPLES + _SAMPLES_OF_TOKEN * max(lengths),)
+        values = np.random.default_rng(0).standard_normal((len(lengths), *size), np.float32)
+        length = math.prod(size[1:]) if name == _IMAGES else size[-1]
+        return Batch((length,) * len(lengths), {name: values}, [{name: row} for row in values])
 
     def extended(self, row: Mapping[str, npt.NDArray[Any]], tokens: Tokens) -> dict[str, torch.Tensor]:
         """Return what is encoded, and the tokens behind the one that the decoder starts with."""
         inputs = {name: torch.from_numpy(value)[None] for name, value in row.items()}
-        if self.hears:
-            inputs[_AUDIO] = inputs[_AUDIO].to(self.model.dtype)
+        if self._sense:
+            inputs[self._sense] = inputs[self._sense].to(self.model.dtype)
         else:
             inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
         return inputs | {"decoder_input_ids": torch.from_numpy(np.concatenate([[self._start()], tokens]))[None]}
@@ -190,7 +311,7 @@ class EncoderDecoder(Kind):
     def _search(self, inputs: dict[str, torch.Tensor], settings: Any) -> torch.Tensor:
         """Return what ``generate`` of all models finds; that of Whisper cuts sounds and joins texts, too."""
         settings.decoder_start_token_id = self._start()
-        search = transformers().GenerationMixin.generate if self.hears else type(self.model).generate
+        search = transformers().GenerationMixin.generate if self._sense else type(self.model).generate
         result: torch.Tensor = search(self.model, **inputs, generation_config=settings)
         return result
 
@@ -259,6 +380,7 @@ class CrossDecoderGraph(torch.nn.Module):
         cache = library.EncoderDecoderCache(as_dynamic(past_key_values), as_dynamic(cross_key_values))
         cache.is_updated = dict.fromkeys(range(len(cross_key_values)), True)
         states = library.modeling_outputs.BaseModelOutput(last_hidden_state=encoder_hidden_states)
+        states.attention_mask = None  # some encoders return one
         mask = {"attention_mask": encoder_attention_mask} if self._takes_mask else {}
         with reading_last(self._head, None):
             result = self.model(

@@ -19,6 +19,7 @@ from onnx_fx_export.generation.operators.convolutions import has_convolutions
 from onnx_fx_export.generation.operators.delta_rules import has_delta_rules
 from onnx_fx_export.generation.operators.last_token import reading_last
 from onnx_fx_export.generation.requirements import transformers
+from onnx_fx_export.generation.trials import differ, running
 from onnxops_decomp.exporting import cache_argument
 
 __all__ = ["Recurrent"]
@@ -43,7 +44,7 @@ class Recurrent(Decoder):
     Those that read prompts in chunks have a graph for prompts beside it. Their code fills up the last chunk, which no
     graph can do for all lengths: the graph takes whole chunks, with the padding before the prompt, where it changes
     nothing. Gated delta rules are left to an operator of ONNX Runtime. Other models, and those whose code for prompts
-    cannot be captured, read prompts token by token, too.
+    cannot be captured, read prompts token by token, too, unless that code computes something else than single steps do.
     """
 
     genai_type = None
@@ -55,7 +56,7 @@ class Recurrent(Decoder):
         """What the cache of the model itself holds after a few tokens."""
         name = cache_argument(self.model) or ""
         tokens = torch.ones(_BATCH, _READ, dtype=torch.int64)
-        with torch.no_grad():
+        with running(self.model):
             result = self.model(input_ids=tokens, use_cache=True, return_dict=True)
         cache = getattr(result, name, None)
         if (
@@ -92,6 +93,34 @@ class Recurrent(Decoder):
         config = self.model.config.get_text_config(decoder=True)
         return int(next((size for key in _CHUNK_KEYS if (size := getattr(config, key, None))), 0))
 
+    @functools.cached_property
+    def _steps_differ(self) -> bool:
+        """Whether the model makes something else of tokens one by one than of all at once (Zamba 2)."""
+        (row,) = self.draw((_READ,))
+        together = self.logits(self.extended({"input_ids": row}, row[:0]))
+        states: Cache = [
+            {name: self._empty_state(name, state) for name, state in layer.items()} for layer in self._states
+        ]
+        graph, alone = StepGraph(self.model), []
+        for place, token in enumerate(torch.from_numpy(row)):
+            with running(self.model):
+                result = graph(token.reshape(1, 1), torch.ones(1, place + 1, dtype=torch.int64), states)
+            logits, states = result["logits"], result["present"]
+            alone.append(logits[0].float())
+        return bool(together.isfinite().all()) and differ(self.model, torch.cat(alone), together, much=True)
+
+    def check_masks(self) -> None:
+        """Refuse a model that has to read prompts at once, and for which there is no such graph.
+
+        Raises:
+            InvalidArgumentError: If the model is one.
+        """
+        if self._steps_differ and not self._chunk:
+            raise InvalidArgumentError(
+                f"{type(self.model).__name__} cannot be written as a folder for generation: it makes something else of "
+                "a prompt than of its tokens one by one, and so far only chunks of known sizes can be read at once."
+            )
+
     def longer(self) -> list[tuple[int, ...]]:
         """Return lengths of prompts that a graph for prompts reads."""
         return [(2 * self._chunk + 3, self._chunk)] if self._chunk else []
@@ -106,7 +135,7 @@ class Recurrent(Decoder):
         length = self._chunk * torch.export.Dim("chunk_count", min=_FEWEST, max=_NO_LIMIT // self._chunk)
         shape = {0: torch.export.Dim("batch_size", max=_NO_LIMIT), 1: length}
         graph, args = PromptGraph(self.model), (tokens, torch.ones_like(tokens))
-        return Part(PROMPT_FILE, graph, args, (shape, shape), section="prompt")
+        return Part(PROMPT_FILE, graph, args, (shape, shape), section="prompt", needed=self._steps_differ)
 
     def _steps(self) -> Part:
         """Return the graph for steps, with an example of one that follows others."""
@@ -120,6 +149,9 @@ class Recurrent(Decoder):
         )
         args = (torch.zeros(_BATCH, 1, dtype=torch.int64), mask, cache)
         return Part(MODEL_FILE, StepGraph(self.model), args, shapes)
+
+    def _empty_state(self, name: str, state: torch.Tensor) -> torch.Tensor:
+        return torch.zeros_like(state[:1, :, :0] if name in _GROWING else state[:1])
 
     def _example(self, name: str, state: torch.Tensor) -> torch.Tensor:
         if name in _GROWING:
@@ -145,7 +177,12 @@ class Recurrent(Decoder):
         }
         config = genai_config(self.model, self.model.config.model_type, decoder)
         if self._chunk:
-            config["model"]["prompt"] = {"filename": PROMPT_FILE, "chunk": self._chunk, "fewest_chunks": _FEWEST}
+            config["model"]["prompt"] = {
+                "filename": PROMPT_FILE,
+                "chunk": self._chunk,
+                "fewest_chunks": _FEWEST,
+                "shortest": 1 if self._steps_differ else -(-self._chunk // 2),
+            }
         return config
 
 

@@ -42,14 +42,20 @@ class VisionLanguage(Decoder):
         self._takes_types = _TYPES in inspect.signature(model.forward).parameters
 
     @functools.cached_property
+    def _looked(self) -> tuple[torch.Tensor, bool]:
+        """What the model makes of one image (tokens, width), and whether it takes the images of each text apart."""
+        first: Exception | None = None
+        for apart in (False, True):
+            try:
+                with torch.no_grad():
+                    return VisionGraph(self.model, apart=apart)(self._images(1))["image_features"], apart
+            except Exception as error:  # whatever a model raises that needs more than images
+                first = first or error
+        raise self._refused(str(first)) from first
+
+    @property
     def _features(self) -> torch.Tensor:
-        """What the model makes of one image: (tokens, width)."""
-        try:
-            with torch.no_grad():
-                features: torch.Tensor = VisionGraph(self.model)(self._images(1))["image_features"]
-                return features
-        except Exception as error:  # whatever a model raises that needs more than images
-            raise self._refused(str(error)) from error
+        return self._looked[0]
 
     @property
     def _width(self) -> int:
@@ -86,7 +92,8 @@ class VisionLanguage(Decoder):
 
     def _vision(self) -> Part:
         # Models make a list of the images that they are given, whose length no graph can leave open.
-        return Part(VISION_FILE, VisionGraph(self.model), (self._images(1),), ({},), reads_steps=False)
+        graph = VisionGraph(self.model, apart=self._looked[1])
+        return Part(VISION_FILE, graph, (self._images(1),), ({},), reads_steps=False)
 
     def _decoder(self, decoder: Part, embeds: torch.Tensor, *, last_logits: bool) -> Part:
         """Return the graph that reads embeddings (B, S, width) where a decoder reads tokens."""
@@ -138,7 +145,8 @@ class VisionLanguage(Decoder):
         """Return prompt and tokens in one, with the image."""
         inputs = super().extended(row, tokens)
         if _IMAGES in row:
-            inputs[_IMAGES] = torch.from_numpy(row[_IMAGES])[None]
+            images = torch.from_numpy(row[_IMAGES])[None]
+            inputs[_IMAGES] = images[None] if self._looked[1] else images
         if self._takes_types:
             inputs[_TYPES] = (inputs["input_ids"] == self._image_token).long()
         return inputs
@@ -149,15 +157,18 @@ class VisionGraph(torch.nn.Module):
 
     Args:
         model: A model of transformers that reads images.
+        apart: Whether it takes the images of each text apart, as (texts, images, channels, height, width).
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, *, apart: bool) -> None:
         super().__init__()
         self.model = model
+        self._apart = apart
 
     def forward(self, pixel_values: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return ``image_features`` (tokens, width) of images (N, channels, height, width)."""
-        features = self.model.get_image_features(pixel_values=pixel_values, return_dict=True).pooler_output
+        images = pixel_values[:, None] if self._apart else pixel_values
+        features = self.model.get_image_features(pixel_values=images, return_dict=True).pooler_output
         if isinstance(features, tuple | list):
             features = torch.cat(list(features), 0)
         return {"image_features": features.reshape(-1, features.shape[-1])}
