@@ -377,8 +377,10 @@ class OpBuilder(SizeOperations):
 
     def _refine(self, op_type: str, values: list[ir.Value | None], attributes: dict[str, Any], result: object) -> None:
         """Note of the one result of a call in the newest dialect what its nodes at the requested opset hide."""
+        if not isinstance(result, ir.Value) or (result.shape is not None and result.shape.is_static()):
+            return
         rule = inference.shape_rule(op_type) if self.dialect == NEWEST_OPSET else None
-        if rule is None or not isinstance(result, ir.Value):
+        if rule is None:
             return
         dims = rule(values, attributes, self.static)
         if dims is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 from collections.abc import Mapping
 
 __all__ = ["Trait", "has_trait", "operators_with"]
@@ -169,6 +170,7 @@ _TRAITS: Mapping[str, Trait] = {
 }
 
 
+@functools.cache
 def has_trait(op_type: str, trait: Trait, domain: str = "") -> bool:
     """Tell whether an operator has a property; operators of other domains have none."""
     return not domain and trait in _TRAITS.get(op_type, Trait(0))

@@ -80,7 +80,7 @@ def _count_axes_from_front(op: OpBuilder, values: list[ir.Value | None]) -> None
     """Make the constant axes of a reduction non-negative: the runtime errs on negative ones of empty tensors."""
     axes = op.static(values[1]) if len(values) > 1 else None
     dims = dims_of(values[0])
-    if axes is not None and dims is not None and (axes < 0).any():
+    if axes is not None and dims is not None and min(axes.tolist(), default=0) < 0:
         values[1] = op.constant(np.where(axes < 0, axes + len(dims), axes))
 
 
