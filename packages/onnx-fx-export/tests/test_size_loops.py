@@ -125,6 +125,13 @@ def multiplied_rows(x):
     return product
 
 
+def multiplied_pairs(x):
+    product = 1.0
+    for i in range(1, x.shape[0]):
+        product = product * x[i] * x[i - 1]
+    return product * x[0]
+
+
 def first_or_more(x):
     total = None
     for i in range(x.shape[0]):
@@ -179,7 +186,16 @@ class OfLayers(torch.nn.Module):
 
 
 FORMS = (
-    *(stacked_list, joined_rows, added_generator, added_to_a_number, multiplied_rows, first_or_more, list_of_a_list),
+    *(
+        stacked_list,
+        joined_rows,
+        added_generator,
+        added_to_a_number,
+        multiplied_rows,
+        multiplied_pairs,
+        first_or_more,
+        list_of_a_list,
+    ),
     *(backwards, pairs, unbound, within_a_fixed_loop, OfLayers().eval()),
 )
 
@@ -190,6 +206,10 @@ def test_each_way_to_write_a_loop_stays_dynamic(model) -> None:
     assert program.capture_strategy == "size-loops"
     for rows in (3, 5, 2, 1):
         x = torch.randn(rows, 3)
+        if model is multiplied_pairs and rows == 1:
+            with pytest.raises(OnnxExporterError, match="captured for n"):
+                program(x)
+            continue
         with torch.no_grad():
             torch.testing.assert_close(
                 pytree.tree_leaves(program(x)), pytree.tree_leaves(model(x)), rtol=1e-4, atol=1e-5

@@ -170,7 +170,7 @@ def _may_be_none(length: sympy.Expr) -> bool:
     """Tell whether there may be no rows: as the data decide, or where sizes are 1, as there are none of ``n - 1``."""
     if is_decided_by_data(length):
         return True
-    return bool(length.xreplace(dict.fromkeys(length.free_symbols, sympy.Integer(1))) == 0)
+    return bool(length.xreplace(dict.fromkeys(length.free_symbols, sympy.Integer(1))) <= 0)
 
 
 def _looped(
