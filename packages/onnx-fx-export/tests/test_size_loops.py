@@ -164,6 +164,20 @@ def unbound(x):
     return torch.stack(states), torch.cat(x.unbind(0))
 
 
+class Parts:
+    def unbind(self):
+        return [1.0, 2.0]
+
+    def split(self, text):
+        return [text * 2]
+
+
+def other_unbinds_and_joins(x):
+    rows = [x * factor for factor in Parts().unbind()]
+    joined = torch.cat(tensors=[torch.stack(rows, axis=1), torch.cat((x[:, None], x[:, None]), axis=1)], dim=0)
+    return joined, torch.stack([row * 2 for row in x], axis=1), len(Parts().split("a")[0]) * x
+
+
 def within_a_fixed_loop(x):
     for _ in range(2):
         x = x + sum(x[i] for i in range(x.shape[0]))
@@ -196,7 +210,7 @@ FORMS = (
         first_or_more,
         list_of_a_list,
     ),
-    *(backwards, pairs, unbound, within_a_fixed_loop, OfLayers().eval()),
+    *(backwards, pairs, unbound, other_unbinds_and_joins, within_a_fixed_loop, OfLayers().eval()),
 )
 
 

@@ -98,9 +98,6 @@ class _Replaced(ast.NodeTransformer):
     def __init__(self, old: ast.AST, name: str) -> None:
         self._old, self._name = old, name
 
-    def generic_visit(self, node: ast.AST) -> ast.AST:
-        return super().generic_visit(node)
-
     def visit_ListComp(self, node: ast.ListComp) -> ast.AST:
         return self._new(node)
 

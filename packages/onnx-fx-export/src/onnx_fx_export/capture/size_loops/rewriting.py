@@ -102,11 +102,10 @@ def _unrolled(loop: ast.For, own: str, plan: Plan) -> ast.For:
     """Return the loop as it is for a fixed number of steps; what it goes over is evaluated already."""
     if plan.source.is_range:
         return loop
-    items = [f"{own}_rows[{index}]" for index in range(len(plan.source.items))]
-    text = items[0] if not isinstance(loop.target, ast.Tuple) else None
-    if text is None:
-        text = f"{'enumerate' if plan.source.targets[0] else 'zip'}({', '.join(items)})"
-    over = ast.parse(text, mode="eval").body
+    items = ", ".join(f"{own}_rows[{index}]" for index in range(len(plan.source.items)))
+    if isinstance(loop.target, ast.Tuple):
+        items = f"{'enumerate' if plan.source.targets[0] else 'zip'}({items})"
+    over = ast.parse(items, mode="eval").body
     return ast.copy_location(ast.For(loop.target, over, loop.body, []), loop)
 
 
@@ -191,13 +190,9 @@ class _Calls(ast.NodeTransformer):
         match node:
             case ast.Call(func=ast.Attribute(value=ast.Name(id="torch"), attr=name), args=[_, *_]) if name in _JOINS:
                 return ast.Call(_helper("stack"), [node.func, *node.args], node.keywords)
-            case ast.Call(func=ast.Attribute(value=ast.Name(id="torch"), attr="unbind"), args=[_, *_]):
+            case ast.Call(func=ast.Attribute(value=owner, attr="unbind")):
                 self.parts = True
-                return ast.Call(_helper("unbound"), [node.func, *node.args], node.keywords)
-            case ast.Call(func=ast.Attribute(value=values, attr="unbind")):
-                self.parts = True
-                unbind = ast.parse("torch.Tensor.unbind", mode="eval").body
-                return ast.Call(_helper("unbound"), [unbind, values, *node.args], node.keywords)
+                return ast.Call(_helper("unbound"), [owner, *node.args], node.keywords)
             case ast.Call(func=ast.Name(id="sum"), args=[_, *_], keywords=[]):
                 return ast.Call(_helper("total"), [node.func, *node.args], [])
             case _:

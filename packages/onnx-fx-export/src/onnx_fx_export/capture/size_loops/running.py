@@ -165,10 +165,12 @@ class Appended:
         return self.stacked[index]
 
 
-def unbound(function: Callable[..., Any], values: Any, dim: int = 0) -> Any:
-    """Call ``torch.unbind``, or return as many parts as a dynamic size says for further loops."""
+def unbound(owner: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call ``unbind`` of a tensor or of ``torch``, or return as many parts as a dynamic size says for further loops."""
+    values, *rest = args if owner is torch else (owner, *args)
+    dim = rest[0] if rest else kwargs.get("dim", 0)
     if not isinstance(values, torch.Tensor) or not isinstance(values.shape[dim], torch.SymInt):
-        return function(values, dim)
+        return owner.unbind(*args, **kwargs)
     return Appended([], values.movedim(dim, 0))
 
 
@@ -176,11 +178,11 @@ def _stacked(source: Any) -> Any:
     return source.stacked if isinstance(source, Appended) else source
 
 
-def stack(function: Callable[..., Any], values: Any, dim: int = 0) -> Any:
+def stack(function: Callable[..., Any], values: Any, *args: Any, **kwargs: Any) -> Any:
     """Call ``torch.stack`` or ``torch.cat`` of a list, or of what a loop appended to it."""
     if not isinstance(values, Appended):
-        return function(values, dim=dim)
-    stacked = values.stacked
+        return function(values, *args, **kwargs)
+    stacked, dim = values.stacked, args[0] if args else kwargs.get("dim", kwargs.get("axis", 0))
     if function is torch.stack:
         return stacked.movedim(0, dim)
     dim = dim % (stacked.dim() - 1)
