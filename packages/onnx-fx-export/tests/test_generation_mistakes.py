@@ -230,3 +230,8 @@ def test_weights_that_are_no_numbers_are_told_of(tmp_path):
     with pytest.raises(VerificationError, match="the model's own logits are not all finite"):
         export_folder(model, tmp_path / "out", engine="onnxruntime")
     assert not list(tmp_path.iterdir())
+
+
+def test_what_is_no_path_has_no_generator() -> None:
+    with pytest.raises(InvalidArgumentError, match="folder=NoneType is no path"):
+        Generator(None)  # type: ignore[arg-type]

@@ -53,6 +53,8 @@ class Generator:
     """
 
     def __init__(self, folder: str | os.PathLike[str], providers: Sequence[str] = ("CPUExecutionProvider",)) -> None:
+        if not isinstance(folder, str | os.PathLike):
+            raise InvalidArgumentError(f"folder={type(folder).__name__} is no path.")
         path = Path(folder)
         if not (path / CONFIG_FILE).is_file():
             raise InvalidArgumentError(f"{path} is not a folder for generation: it has no {CONFIG_FILE}.")
