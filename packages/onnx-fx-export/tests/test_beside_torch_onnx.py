@@ -78,3 +78,23 @@ def test_gradients_inside_of_forward_are_written(kind: type[nn.Module], dynamo: 
         torch.onnx.export(kind().eval(), (X,), io.BytesIO(), dynamo=dynamo)
 
     assert export(kind().eval(), (X,), verify=True).model_proto.graph.node
+
+
+class Steps(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        state, states = torch.zeros(4), []
+        for row in x:
+            state = torch.tanh(state + row)
+            states.append(state)
+        return torch.stack(states)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_loop_over_a_dynamic_size_stays_one() -> None:
+    with pytest.raises(torch.onnx.OnnxExporterError):
+        by_torch(Steps(), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
+
+    program = export(Steps(), (X,), dynamic_shapes=({0: "n"},))
+    for rows in (3, 7, 1):
+        x = torch.randn(rows, 4)
+        torch.testing.assert_close(program(x), Steps()(x))
