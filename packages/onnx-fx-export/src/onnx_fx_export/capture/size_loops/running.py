@@ -15,8 +15,9 @@ Body = Callable[..., tuple[Sequence[Any], Sequence[Any]]]
 
 
 def steps(*bounds: Any, is_reversed: bool) -> torch.Tensor | None:
-    """Return the numbers of ``range`` as a tensor if there is a dynamic number of them."""
-    if not any(isinstance(bound, torch.SymInt) for bound in bounds):
+    """Return the numbers of ``range`` as a tensor if there is a dynamic number of them, in steps of one size."""
+    ends, step = bounds[:2], bounds[2:]
+    if not any(isinstance(end, torch.SymInt) for end in ends) or any(isinstance(each, torch.SymInt) for each in step):
         return None
     numbers = torch.arange(*bounds)
     return numbers.flip(0) if is_reversed else numbers
