@@ -145,6 +145,23 @@ def list_of_a_list(x):
     return torch.stack(rows, 1), rows[-1]
 
 
+def filled_before(x):
+    state, states = torch.zeros(3), [x.new_zeros(3), x.sum(0)]
+    for row in x:
+        state = torch.tanh(state + row)
+        states.append(state)
+    return torch.stack(states, 1)
+
+
+def filled_twice(x):
+    rows = []
+    for row in x:
+        rows.append(row)
+    for i in range(x.shape[0]):
+        rows.append(x[i] * 2)
+    return torch.cat(rows)
+
+
 def backwards(x):
     state = x.new_zeros(3)
     for t in reversed(range(x.shape[0])):
@@ -210,7 +227,16 @@ FORMS = (
         first_or_more,
         list_of_a_list,
     ),
-    *(backwards, pairs, unbound, other_unbinds_and_joins, within_a_fixed_loop, OfLayers().eval()),
+    *(
+        filled_before,
+        filled_twice,
+        backwards,
+        pairs,
+        unbound,
+        other_unbinds_and_joins,
+        within_a_fixed_loop,
+        OfLayers().eval(),
+    ),
 )
 
 
@@ -295,6 +321,16 @@ class Growing(torch.nn.Module):
         return state
 
 
+class Decaying(torch.nn.Module):
+    """Multiplies integers by a number that a scan would carry as a tensor, which promotes in another way."""
+
+    def forward(self, x):
+        factor = 0.5
+        for _ in range(x.shape[1]):
+            factor = factor * 0.9
+        return (x * 10).long() * factor
+
+
 class Remembering(torch.nn.Module):
     def forward(self, x):
         last = x[:, 0]
@@ -304,7 +340,7 @@ class Remembering(torch.nn.Module):
         return last
 
 
-@pytest.mark.parametrize("kind", [Leaving, Counting, Growing, Remembering])
+@pytest.mark.parametrize("kind", [Leaving, Counting, Growing, Decaying, Remembering])
 def test_another_loop_is_refused(kind) -> None:
     with pytest.raises(OnnxExporterError):
         export(kind(), (torch.randn(2, 5, 3),), dynamic_shapes=BOTH)

@@ -156,10 +156,12 @@ def _axis(value: torch.Tensor, parts: Sequence[Any], place: int) -> int:
 class Appended:
     """What a loop appended to a list, in one tensor; for the functions below and further loops alone."""
 
-    def __init__(self, before: Sequence[torch.Tensor], stacked: torch.Tensor) -> None:
-        if len(before):
-            raise NotImplementedError("the list of a loop is not empty before it")
-        self.stacked = stacked
+    def __init__(self, before: Sequence[torch.Tensor] | Appended, stacked: torch.Tensor) -> None:
+        self.stacked: torch.Tensor = stacked
+        if isinstance(before, Appended):
+            self.stacked = torch.cat([before.stacked, stacked])
+        elif before:
+            self.stacked = torch.cat([torch.stack(list(before)), stacked])
 
     def __getitem__(self, index: int) -> torch.Tensor:
         """Return what was appended in one step, which there has to be."""
