@@ -136,3 +136,49 @@ class Function(torch.nn.Module):
 
     def forward(self, x):
         return self.function(x)
+
+
+class Conjugates(torch.nn.Module):
+    """Weights that share their memory with conjugates of theirs, and with what these show."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        numbers = torch.randn(3, 4, dtype=torch.complex64)
+        self.register_buffer("numbers", numbers)
+        self.register_buffer("conjugates", numbers.conj())
+        self.register_buffer("imaginary", numbers.imag)
+        self.register_buffer("opposite", numbers.conj().imag)
+
+    def forward(self, x):
+        z = torch.complex(x, x * 2)
+        return (z * self.numbers).abs() * 1, z * self.conjugates, x * self.imaginary, x * self.opposite
+
+
+class Writes(torch.nn.Module):
+    """Writes real numbers to complex tensors, and complex numbers to real tensors."""
+
+    def forward(self, x):
+        z = torch.complex(x, x * 3)
+        row, all_of_it, real = z.clone(), z.clone(), x.clone()
+        row[0] = x[0]
+        all_of_it.copy_(x)
+        real.copy_(z)
+        parts = torch.zeros(x.shape, dtype=torch.complex128)
+        parts[:, ::2] = x[:, ::2]
+        scattered = torch.select_scatter(z, x[0], 0, 1), torch.slice_scatter(z, x[:1], 0, 1, 2)
+        return row, all_of_it, real, parts, *scattered, torch.select_scatter(x, z[0], 0, 1)
+
+
+@pytest.mark.filterwarnings("ignore:Casting complex values to real")
+@pytest.mark.parametrize("opset", [13, 20])
+def test_writes_to_tensors_of_another_class_of_numbers(opset: int) -> None:
+    check(Writes(), [(torch.randn(n, 4),) for n in (3, 5)], {"x": {0: "n"}}, opset)
+
+
+def test_weights_that_share_memory_with_their_conjugates_are_other_weights(tmp_path) -> None:
+    model, x = Conjugates(), torch.randn(3, 4)
+    check(model, [(x,)], None)
+    program = export(model, (x,), tmp_path / "model.onnx", external_data=True)
+    other = Conjugates()
+    program.apply_weights(other.state_dict())
+    torch.testing.assert_close(program(x), other(x))

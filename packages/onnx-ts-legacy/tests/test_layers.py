@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
-from ts_models import exported
+from ts_models import exported, n
 
 import onnx_ts_legacy
 from onnx_ts_legacy.errors import CaptureError
@@ -102,6 +104,77 @@ def test_recurrent_cells(kind: type, scripted: bool) -> None:
 @pytest.mark.parametrize("opset", [9, 13, 17, 23])
 def test_a_transformer_encoder(opset: int) -> None:
     exported(built(Encoder), *SEQUENCES, opset=opset, dynamic_axes={"x": {0: "n", 1: "t"}})
+
+
+class Masked(nn.Module):
+    """Calls a layer with padding, of which only the rows that are not padding are compared."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor, padding: Tensor) -> Tensor:
+        result = self.layer(x, src_key_padding_mask=padding)
+        return result.masked_fill(padding.unsqueeze(-1), 0.0)
+
+
+class Attends(nn.Module):
+    """Attention without weights, which is fused in evaluation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, x: Tensor, padding: Tensor) -> Tensor:
+        return self.attention(x, x, x, key_padding_mask=padding, need_weights=False)[0]
+
+
+def encoder_layer(**options: Any) -> nn.Module:
+    return nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, **options)
+
+
+SIZES = ((2, 6), (3, 9))
+SCRIPTED_LAYERS = {
+    "layer": lambda: Masked(encoder_layer()),
+    "normalized first": lambda: Masked(encoder_layer(norm_first=True, activation="gelu")),
+    "encoder of nested tensors": lambda: Masked(nn.TransformerEncoder(encoder_layer(), 2)),
+    "attention": Attends,
+}
+
+
+@pytest.mark.parametrize("trained", [False, True])
+@pytest.mark.parametrize("make", SCRIPTED_LAYERS.values(), ids=SCRIPTED_LAYERS)
+def test_scripted_layers_of_transformers_use_no_fused_operators(make: Any, trained: bool) -> None:
+    model = torch.jit.script(make().eval().requires_grad_(trained))
+    padding = [torch.arange(steps) >= torch.tensor([[steps], [steps - 2], [steps]])[:rows] for rows, steps in SIZES]
+    examples = [(n(rows, steps, 8), mask) for (rows, steps), mask in zip(SIZES, padding, strict=True)]
+    axes = {name: {0: "rows", 1: "steps"} for name in ("x", "padding")}
+    exported(model, *examples, dynamic_axes=axes, input_names=["x", "padding"])
+
+
+class Translates(nn.Module):
+    """A whole transformer, whose target is masked causally."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.transformer = nn.Transformer(8, 2, 1, 1, 16, batch_first=True)
+
+    def forward(self, src: Tensor, tgt: Tensor, padding: Tensor) -> Tensor:
+        steps = tgt.size(1)
+        mask = torch.triu(torch.full((steps, steps), float("-inf")), 1)
+        return self.transformer(src, tgt, tgt_mask=mask, src_key_padding_mask=padding, memory_key_padding_mask=padding)
+
+
+@pytest.mark.parametrize("scripted", [False, True], ids=["traced", "scripted"])
+def test_a_whole_transformer(scripted: bool) -> None:
+    model = Translates().eval()
+    sizes = [(2, 6, 5), (3, 9, 4), (2, 5, 9)]
+    calls = [
+        (n(rows, read, 8), n(rows, written, 8), torch.arange(read) > n(rows, 1) + read - 2)
+        for rows, read, written in sizes
+    ]
+    axes = {"src": {0: "rows", 1: "read"}, "tgt": {0: "rows", 1: "written"}, "padding": {0: "rows", 1: "read"}}
+    exported(torch.jit.script(model) if scripted else model, *calls, dynamic_axes=axes, input_names=list(axes))
 
 
 class CastsItsLayer(nn.Module):

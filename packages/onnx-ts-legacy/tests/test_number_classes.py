@@ -186,3 +186,17 @@ def test_isinstance_is_pythons_again_after_a_trace() -> None:
     before = isinstance
     onnx_ts_legacy.export(lambda x: x * x.shape[0], (X,))
     assert isinstance is before
+
+
+def test_a_number_stays_one_beside_the_largest_of_it_and_others():
+    """As images are brought into a square, whichever side is the longer one."""
+
+    def into_a_square(x):
+        height, width = x.shape[-2:]
+        ratio = 64 / max(height, width)
+        sizes = round(height * ratio), round(width * ratio)
+        x = torch.nn.functional.interpolate(x, size=sizes, mode="nearest")
+        return torch.nn.functional.pad(x, (0, 64 - sizes[1], 0, 64 - sizes[0]))
+
+    examples = [(torch.randn(1, 2, *sizes),) for sizes in ((48, 36), (20, 40), (64, 64))]
+    exported(into_a_square, *examples, dynamic_axes={"x": {2: "height", 3: "width"}}, input_names=["x"])

@@ -47,6 +47,7 @@ from onnx_ts_legacy.state.attributes import (
 from onnx_ts_legacy.state.changes import changing_line, differs_apart, is_fixed, is_read, lasting, meetings
 from onnx_ts_legacy.state.context import ConversionContext, Failure
 from onnx_ts_legacy.state.numbers import runtime_number
+from onnx_ts_legacy.state.pairs import held_as, held_dims
 from onnx_ts_legacy.state.slot_values import interface_value, state_input
 from onnx_ts_legacy.state.slots import StateSlot
 from onnx_ts_legacy.state.values import DictRef, ListRef, Maybe, Poison, SequenceState, Tensor, VectorState
@@ -380,13 +381,10 @@ class _Conversion:
         axes = self._named_axes(name, example.dim())
         fake = metadata.input(example, axes)
         dims = metadata.symbols.dims(fake)
-        value = self.op.input(name, to_ir(example.dtype), (*dims, 2) if example.is_complex() else dims)
+        held = self.op.input(name, to_ir(example.dtype), held_dims(dims, example.dtype))
+        value = held_as(held, example.dtype)
         for axis, text in axes.items():
             self.op.context.symbols.setdefault(text, partial(axis_size, value, axis))
-        if example.is_complex():
-            from onnxops_decomp.exporting import mark_complex
-
-            mark_complex(value)
         variable = self.context.fresh(value, fake, origin=name)
         self._inputs.append(variable)
         return variable

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["original", "replaced"]
 
 _MISSING: Any = object()
+_DESCRIPTORS = (property, classmethod)
 _lock = threading.RLock()
 
 
@@ -25,11 +26,8 @@ class _Place:
     def __init__(self, owner: Any, name: str) -> None:
         self.owner, self.name = owner, name
         self.own = vars(owner).get(name, _MISSING)
-        self.usual = inspect.getattr_static(owner, name, _MISSING) if self.own is _MISSING else self.own
-        if self.usual is _MISSING and isinstance(owner, ModuleType):
-            # What a module does not define it finds among the builtins.
-            self.usual = getattr(builtins, name, _MISSING)
-        if self.usual is _MISSING or inspect.isdatadescriptor(inspect.getattr_static(type(owner), name, None)):
+        self.usual = _inherited(owner, name) if self.own is _MISSING else self.own
+        if self.usual is _MISSING or _is_computed(owner.__class__, name):
             self.usual = getattr(owner, name)
         self.replacements: tuple[tuple[int | None, Any], ...] = ()
         self.installed: Any = _MISSING
@@ -47,8 +45,9 @@ class _Place:
         if self.installed is not _MISSING and _stored(self.owner, self.name) is not self.installed:
             return
         if self.replacements:
-            value = self.replacements[-1][1]
-            if _is_function(value) and any(thread is not None for thread, _ in self.replacements):
+            thread, value = self.replacements[-1]
+            is_of_thread = thread is not None or any(thread is not None for thread, _ in self.replacements)
+            if is_of_thread and _is_function(value):
                 if self.dispatching is _MISSING:
                     self.dispatching = _dispatching(self, value)
                 value = self.dispatching
@@ -58,6 +57,23 @@ class _Place:
             delattr(self.owner, self.name)
         else:
             setattr(self.owner, self.name, self.usual)
+
+
+def _inherited(owner: Any, name: str) -> Any:
+    """Return an attribute that an owner does not define itself, as it is stored where it is defined."""
+    if isinstance(owner, type):
+        return next((vars(base)[name] for base in owner.__mro__ if name in vars(base)), _MISSING)
+    found = _MISSING if type(owner) is ModuleType else inspect.getattr_static(owner, name, _MISSING)
+    if found is _MISSING and isinstance(owner, ModuleType):
+        # What a module does not define it finds among the builtins.
+        return getattr(builtins, name, _MISSING)
+    return found
+
+
+@functools.lru_cache(1024)
+def _is_computed(kind: type, name: str) -> bool:
+    """Tell whether objects of a class compute an attribute, so that what they store under its name is not its value."""
+    return inspect.isdatadescriptor(inspect.getattr_static(kind, name, None))
 
 
 _places: dict[tuple[int, str], _Place] = {}
@@ -116,7 +132,7 @@ def _leave(place: _Place, entry: tuple[int | None, Any]) -> None:
 
 
 def _is_function(value: Any) -> bool:
-    return callable(value) or isinstance(value, property | classmethod)
+    return callable(value) or isinstance(value, _DESCRIPTORS)
 
 
 def _dispatching(place: _Place, value: Any) -> Any:

@@ -11,7 +11,7 @@ import onnx_ir as ir
 import torch
 
 from onnxops_core.exporting import onnx_dtype, torch_dtype
-from onnxops_decomp.builder.constants import NUMBER_KEY, is_number
+from onnxops_decomp.builder.constants import NUMBER_KEY, is_number, is_value
 
 if TYPE_CHECKING:
     from onnxops_decomp.builder.op_builder import OpBuilder
@@ -26,6 +26,7 @@ __all__ = [
     "mark_quantized",
     "promote",
     "promoted",
+    "real_contents",
     "result_dtype",
     "settle_complex",
     "to_ir",
@@ -70,7 +71,17 @@ def settle_complex(value: ir.Value) -> bool:
 
 def is_complex(value: object) -> bool:
     """Tell whether ``value`` stands for a complex tensor."""
-    return isinstance(value, ir.Value) and _COMPLEX_KEY in value.meta
+    return is_value(value) and _COMPLEX_KEY in value.meta
+
+
+def real_contents(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor as ONNX holds it: pairs in place of complex numbers, and no conjugates that torch puts off.
+
+    Args:
+        tensor: Any shape and dtype; one that is real and holds its own numbers is returned as a view.
+    """
+    own = tensor.detach().resolve_conj().resolve_neg()
+    return torch.view_as_real(own) if own.is_complex() else own
 
 
 class Affine(NamedTuple):
@@ -93,7 +104,7 @@ def mark_quantized(value: ir.Value, affine: Affine) -> ir.Value:
 
 def affine_of(value: object) -> Affine | None:
     """Return what the integers of a quantized tensor stand for; None if ``value`` is not a quantized tensor."""
-    return value.meta.get(_AFFINE_KEY) if isinstance(value, ir.Value) else None
+    return value.meta.get(_AFFINE_KEY) if is_value(value) else None
 
 
 def mark_number(value: ir.Value) -> ir.Value:

@@ -8,7 +8,7 @@ import onnx_ir as ir
 import torch
 
 from onnxops_decomp import OpBuilder
-from onnxops_decomp.exporting import TIED_KEY, StreamedTensor, mark_complex, to_ir
+from onnxops_decomp.exporting import TIED_KEY, StreamedTensor, mark_complex, place_in_memory, real_contents, to_ir
 
 __all__ = ["WeightStore"]
 
@@ -30,7 +30,7 @@ class WeightStore:
             if name not in names:
                 names.append(name)
             return found
-        real = torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor.detach()
+        real = real_contents(tensor)
         name = self._op.context.names.reserve(name)
         value = ir.Value(
             name=name,
@@ -50,6 +50,4 @@ def _identity(tensor: torch.Tensor) -> Any:
     """Return what two tensors share exactly if they are the same view of the same memory; None for empty ones."""
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.is_meta:
         return id(tensor)  # it has no memory to compare, and lives as long as the program
-    if tensor.numel() == 0:
-        return None
-    return (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride(), str(tensor.device))
+    return place_in_memory(tensor)

@@ -14,6 +14,7 @@ from onnx_ts_legacy.calls.containers import is_unknown_text, plain
 from onnx_ts_legacy.calls.rows import Row, rows
 from onnx_ts_legacy.errors import ProgramRaisesError, ScriptValueError
 from onnx_ts_legacy.graph.dtypes import dtype_of_code, scalar_type_code
+from onnx_ts_legacy.graph.sources import asks_for_fused_layer
 from onnx_ts_legacy.state.arguments import operand
 from onnx_ts_legacy.state.attributes import from_python, read_attribute, tensor_constant, write_attribute
 from onnx_ts_legacy.state.context import ConversionContext
@@ -142,6 +143,15 @@ def _layout(context: ConversionContext, node: Any, args: Sequence[Any]) -> Any:
 
 def _false(context: ConversionContext, node: Any, args: Sequence[Any]) -> Any:
     return False
+
+
+def _is_autocast_enabled(context: ConversionContext, node: Any, args: Sequence[Any]) -> bool:
+    """Answer whether autocast is on, which layers of a transformer ask before they take fused operators.
+
+    ONNX has none of these, nor the nested tensors that they may take with them. Under autocast a layer computes with
+    others, which give the same but at padded places.
+    """
+    return asks_for_fused_layer(node) or torch.is_autocast_enabled()
 
 
 def _nothing(context: ConversionContext, node: Any, args: Sequence[Any]) -> Any:
@@ -376,6 +386,7 @@ _ROWS = rows(
         "prim::is_cuda": _false,
         "prim::is_quantized": _false,
         "prim::requires_grad": _false,
+        "aten::is_autocast_enabled": _is_autocast_enabled,
         "aten::requires_grad_": _same,
         "aten::is_scripting": lambda context, node, args: True,
         "aten::device": lambda context, node, args: torch.device(args[0]),
@@ -403,6 +414,9 @@ _ROWS = rows(
         "aten::numel": lambda context, node, args: count_of(context, args[0]),
         "aten::__is__": lambda context, node, args: _is(context, args[0], args[1]),
         "aten::__isnot__": lambda context, node, args: negated(context, _is(context, *args)),
+        # Nested tensors are refused as inputs. Layers that would make one of a mask do without where it does not fit.
+        "prim::is_nested": _false,
+        "aten::_nested_tensor_from_mask_left_aligned": _false,
         "aten::is_floating_point": lambda context, node, args: args[0].fake.dtype.is_floating_point,
         "aten::is_complex": lambda context, node, args: args[0].fake.dtype.is_complex,
         "aten::manual_seed": _nothing,

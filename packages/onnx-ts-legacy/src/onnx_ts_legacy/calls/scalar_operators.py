@@ -13,6 +13,7 @@ from onnx_ts_legacy.calls.math import NUMBER_FUNCTIONS
 from onnx_ts_legacy.calls.rows import Handler, of_operands, rows
 from onnx_ts_legacy.calls.scalars import ARITHMETIC, FUNCTIONS, INTEGER, as_float, as_int, binary, unary
 from onnx_ts_legacy.errors import ScriptValueError
+from onnx_ts_legacy.graph.sources import asks_for_fused_layer
 from onnx_ts_legacy.state.context import ConversionContext
 from onnx_ts_legacy.state.numbers import negated, truth_of
 from onnx_ts_legacy.state.values import ListRef, RuntimeFloat, Tensor, is_runtime
@@ -109,7 +110,13 @@ def _is_of_members(context: ConversionContext, node: Any, args: Sequence[Any]) -
     return all(isinstance(arg, enum.Enum) for arg in args)
 
 
+def _is_hint_of_layer(context: ConversionContext, node: Any, args: Sequence[Any]) -> bool:
+    return isinstance(args[0], Tensor) and asks_for_fused_layer(node)
+
+
 SCALAR_ROWS = (
+    # Whether a mask is the causal one is a hint to the layers of a transformer, which apply the mask without it, too.
+    *rows({"aten::Bool": of_operands(lambda context, a: False)}, _is_hint_of_layer),
     *rows({kind: _typed(function) for kind, function in _OPERATORS.items()}, _is_of_runtime_number),
     *rows({kind: of_operands(function) for kind, function in _OF_MEMBERS.items()}, _is_of_members),
 )

@@ -13,6 +13,7 @@ from onnx_ts_legacy.calls.scalars import from_start
 from onnx_ts_legacy.errors import ScriptValueError
 from onnx_ts_legacy.state.context import ConversionContext
 from onnx_ts_legacy.state.numbers import number_value
+from onnx_ts_legacy.state.pairs import held_as
 from onnx_ts_legacy.state.values import ListRef, Pieces, SequenceState, Storage, Tensor, VectorState
 from onnx_ts_legacy.state.variables import size_of, value_of
 from onnxops_decomp.exporting import to_ir
@@ -155,7 +156,7 @@ def sequence_at(context: ConversionContext, target: ListRef, index: Any) -> Tens
     )
     fake = state.element
     sizes = [s if isinstance(s, int) else context.metadata.unknown_size() for s in fake.shape]
-    item = context.fresh(outputs[0], context.metadata.empty(fake.dtype, sizes))
+    item = context.fresh(held_as(outputs[0], fake.dtype), context.metadata.empty(fake.dtype, sizes))
     for storage in state.memory.shown:
         item.storage.link(storage)
     return item

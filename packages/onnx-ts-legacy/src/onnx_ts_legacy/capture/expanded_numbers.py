@@ -79,6 +79,7 @@ def _builtins(module: ModuleType) -> Iterator[tuple[str, Callable[..., Any]]]:
             yield name, usual
 
 
+@functools.cache
 def _expanding(name: str, usual: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(usual)
     def function(*args: Any, **kwargs: Any) -> Any:

@@ -286,6 +286,10 @@ class FrozenValues:
         with self._state(_is_muted=True):
             return usual()
 
+    def length(self, tensor: torch.Tensor, usual: Callable[[], int]) -> int:
+        """Return the number of rows, which is noted where Python makes something of it."""
+        return int(self.without_notes(usual))
+
     def add_thread(self, name: str) -> None:
         """Note that another thread calls a function of torch for the model."""
         place = _place()
@@ -448,14 +452,11 @@ def _recorded_calls(value: Any, place: str) -> int:
 
 
 def _replacements() -> tuple[tuple[Any, str, Any], ...]:
-    # Made anew, because a program may have replaced a function since the last export.
-    notices = [
-        *((owner, name, _add_result(name)) for owner, name in _PYTHON_RESULTS),
-        (torch.Tensor, "__iter__", _add_rows),
-    ]
+    # Asked for anew, because a program may have replaced a function since the last export.
     tensor = torch.Tensor
     return (
-        *((owner, name, _noticed(original(owner, name), notice)) for owner, name, notice in notices),
+        *((owner, name, _noticed(original(owner, name), _add_result(name))) for owner, name in _PYTHON_RESULTS),
+        (tensor, "__iter__", _noticed(original(tensor, "__iter__"), _add_rows)),
         *((tensor, name, _watched(original(tensor, name), FrozenValues.read)) for name in _READING),
         (tensor, "__hash__", _watched(original(tensor, "__hash__"), FrozenValues.key)),
         (tensor, "__repr__", _watched(original(tensor, "__repr__"), FrozenValues.text)),
@@ -470,11 +471,7 @@ def _replacements() -> tuple[tuple[Any, str, Any], ...]:
         ),
         (builtins, "print", _asking(original(builtins, "print"), FrozenValues.without_notes)),
         (tensor, "__index__", _watched(original(tensor, "__index__"), _read_integer)),
-        (
-            tensor,
-            "__len__",
-            _watched(original(tensor, "__len__"), lambda values, _, usual: values.without_notes(usual)),
-        ),
+        (tensor, "__len__", _watched(original(tensor, "__len__"), FrozenValues.length)),
         *((builtins, name, _extreme(original(builtins, name))) for name in ("max", "min")),
         (tensor, "split", _splitting(original(tensor, "split"))),
         (torch, private.CHECK, _checking(original(torch, private.CHECK))),
@@ -487,6 +484,7 @@ def _is_traced() -> bool:
     return getattr(_active, "values", None) is not None and private.traces()
 
 
+@functools.cache
 def _watched(usual: Callable[..., Any], read: Callable[..., Any]) -> Callable[..., Any]:
     """Return a method of tensors that reads a Python value, as the trace that is being recorded notes it."""
 
@@ -500,6 +498,7 @@ def _watched(usual: Callable[..., Any], read: Callable[..., Any]) -> Callable[..
     return function
 
 
+@functools.cache
 def _contiguity(usual: Callable[..., bool]) -> Callable[..., bool]:
     def is_contiguous(self: torch.Tensor, memory_format: torch.memory_format = torch.contiguous_format) -> bool:
         read = functools.partial(usual, self, memory_format=memory_format)
@@ -529,6 +528,7 @@ def _read_integer(values: FrozenValues, tensor: torch.Tensor, usual: Callable[[]
     return answer
 
 
+@functools.cache
 def _asking(usual: Callable[..., Any], ask: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function of Python's that may ask for sizes, as the trace that is being recorded is to note it."""
 
@@ -543,11 +543,13 @@ def _asking(usual: Callable[..., Any], ask: Callable[..., Any]) -> Callable[...,
     return function
 
 
+@functools.cache
 def _extreme(usual: Callable[..., Any]) -> Callable[..., Any]:
     """Return ``min`` or ``max`` as the trace that is being recorded is to run it."""
     return _asking(open_extreme(usual), FrozenValues.compare)
 
 
+@functools.cache
 def _splitting(usual: Callable[..., Any]) -> Callable[..., Any]:
     """Return a method of tensors that keeps the size of the parts which a trace computes."""
 
@@ -559,6 +561,7 @@ def _splitting(usual: Callable[..., Any]) -> Callable[..., Any]:
     return split
 
 
+@functools.cache
 def _checking(usual: Callable[..., None]) -> Callable[..., None]:
     """Return the function in which checks of torch end, as the trace that is being recorded is to run it."""
 
@@ -572,6 +575,7 @@ def _checking(usual: Callable[..., None]) -> Callable[..., None]:
     return function
 
 
+@functools.cache
 def _noticed(usual: Callable[..., Any], notice: Callable[..., None]) -> Callable[..., Any]:
     """Return a function that notes its call, if it is made by a program that is being traced."""
 
@@ -585,6 +589,7 @@ def _noticed(usual: Callable[..., Any], notice: Callable[..., None]) -> Callable
     return function
 
 
+@functools.cache
 def _add_result(name: str) -> Callable[..., None]:
     text = f"The result of {name}() is a Python value. {_CONSTANT}"
     return lambda values, *operands: values.tell(text, _place())

@@ -83,19 +83,20 @@ def _stand_ins(homes: Sequence[ModuleType]) -> Iterator[tuple[Any, str, Callable
         function = _recorded(usual, count, recorded)
         yield owner, name, function
         yield from ((home, key, function) for home in homes for key, value in [*vars(home).items()] if value is usual)
-    yield from math_stand_ins(homes, lambda number: kind_of_number(number) is not None, _in_doubles)
+    yield from math_stand_ins(homes, _is_number, _in_doubles)
     for home, name in ((torch, "tensor"), (torch, "as_tensor"), (torch, "asarray"), (torch.Tensor, "new_tensor")):
         yield home, name, _made_of_numbers(original(home, name), int(home is torch.Tensor))
     for name in _ASSIGNMENTS:
-        yield torch.Tensor, f"__i{name}__", _assigned(name)
+        method = f"__i{name}__"
+        yield torch.Tensor, method, _assigned(name, original(torch.Tensor, method))
     for name, chosen in _LOGICAL.items():
         for method in (f"__{name}__", f"__r{name}__"):
             yield torch.Tensor, method, _of_truths(original(torch.Tensor, method), chosen)
 
 
-def _assigned(name: str) -> Callable[[Any, Any], Any]:
+@functools.cache
+def _assigned(name: str, usual: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """Return what ``+=`` and its like do: a number stays as it is under its other names, a tensor is changed."""
-    usual = original(torch.Tensor, f"__i{name}__")
 
     @functools.wraps(usual)
     def function(value: Any, other: Any) -> Any:
@@ -104,6 +105,7 @@ def _assigned(name: str) -> Callable[[Any, Any], Any]:
     return function
 
 
+@functools.cache
 def _of_truths(usual: Callable[[Any, Any], Any], chosen: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """Return ``&``, ``|`` or ``^``, of which a trace can record none where both operands are truth values of Python."""
 
@@ -140,6 +142,7 @@ def open_extreme(usual: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+@functools.cache
 def _made_of_numbers(usual: Callable[..., Any], place: int) -> Callable[..., Any]:
     """Return a function that makes a tensor of numbers, of which a trace records those that it computes.
 
@@ -189,7 +192,8 @@ def _stacked(data: Any, dtype: torch.dtype, device: torch.device) -> torch.Tenso
     if isinstance(data, list | tuple):
         return torch.stack([_stacked(part, dtype, device) for part in data])
     number = data if isinstance(data, torch.Tensor) else original(torch, "tensor")(data, dtype=dtype)
-    return number.to(device, dtype)
+    # Without a copy a conversion that changes nothing gives the number itself, which would be this tensor from then on.
+    return number.to(device, dtype, copy=True)
 
 
 def _in_doubles(name: str, *numbers: Any) -> torch.Tensor:
@@ -309,6 +313,7 @@ _FUNCTIONS: tuple[tuple[Any, str, int, Callable[..., Any]], ...] = (
 )
 
 
+@functools.cache
 def _recorded(usual: Callable[..., Any], count: int, recorded: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(usual)
     def function(*args: Any, **kwargs: Any) -> Any:
@@ -325,6 +330,10 @@ def kind_of_number(value: Any) -> type | None:
         return None
     number = _number_like(value)
     return None if number is None else type(number)
+
+
+def _is_number(value: Any) -> bool:
+    return kind_of_number(value) is not None
 
 
 def _is_asked_by_model(frame: FrameType | None) -> bool:

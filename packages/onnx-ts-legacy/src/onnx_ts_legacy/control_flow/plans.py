@@ -22,6 +22,7 @@ from onnx_ts_legacy.errors import ControlFlowError, ScriptValueError
 from onnx_ts_legacy.state.attributes import read_attribute
 from onnx_ts_legacy.state.context import ConversionContext
 from onnx_ts_legacy.state.numbers import number_value, runtime_number
+from onnx_ts_legacy.state.pairs import held_as, held_dims
 from onnx_ts_legacy.state.slots import unnamed
 from onnx_ts_legacy.state.values import (
     Content,
@@ -39,7 +40,7 @@ from onnx_ts_legacy.state.values import (
     presence,
 )
 from onnx_ts_legacy.state.variables import content_value, value_of, zeros
-from onnxops_decomp.exporting import mark_complex, to_ir
+from onnxops_decomp.exporting import to_ir
 
 __all__ = [
     "Attributes",
@@ -230,10 +231,10 @@ class Carried(Plan):
         dims = context.metadata.symbols.dims(forms[0])
         if self.filled_in:
             dims = unnamed(dims)
-        return (*dims, 2) if self.dtype.is_complex else dims
+        return held_dims(dims, self.dtype)
 
     def _variable(self, context: ConversionContext, value: ir.Value, forms: list[Any]) -> Tensor:
-        tensor = context.fresh(mark_complex(value) if self.dtype.is_complex else value, *forms)
+        tensor = context.fresh(held_as(value, self.dtype), *forms)
         for storage in self.aliases:
             tensor.storage.link(storage)
         return tensor
@@ -248,7 +249,7 @@ class Carried(Plan):
         if not isinstance(value, Uninitialized):
             return [value_of(context, value)]
         sizes = [size if isinstance(size, int) else 1 for size in self.shapes[0]]
-        return [zeros(context, self.dtype, [*sizes, 2] if self.dtype.is_complex else sizes)]
+        return [zeros(context, self.dtype, held_dims(tuple(sizes), self.dtype))]
 
     def take(self, context: ConversionContext, values: Iterator[ir.Value]) -> Any:
         forms = self.forms(context)
@@ -510,12 +511,11 @@ class Memory(Plan):
         fake = self.target.fake
         if fake is None:
             return None
-        dims = context.metadata.symbols.dims(fake)
-        return (*dims, 2) if fake.is_complex() else dims
+        return held_dims(context.metadata.symbols.dims(fake), fake.dtype)
 
     def _content(self, value: ir.Value) -> Content:
         fake = self.target.fake
-        return Content(mark_complex(value) if fake is not None and fake.is_complex() else value)
+        return Content(value if fake is None else held_as(value, fake.dtype))
 
     def enter(self, context: ConversionContext) -> Any:
         if self.target.fake is None:

@@ -26,10 +26,11 @@ from onnx_ts_legacy.graph.sources import source_line
 from onnx_ts_legacy.shapes.tensor_forms import is_tensor
 from onnx_ts_legacy.state.arguments import frozen, split_arguments
 from onnx_ts_legacy.state.context import ConversionContext, Failure
+from onnx_ts_legacy.state.pairs import held_as, held_dims
 from onnx_ts_legacy.state.values import ListRef, Poison, Tensor
 from onnx_ts_legacy.symbolics.unconverted import write_as_it_is
 from onnxops_decomp import UnsupportedOperatorError, UnsupportedOpsetError
-from onnxops_decomp.exporting import functional_overload, mark_complex, to_ir
+from onnxops_decomp.exporting import functional_overload, to_ir
 
 __all__ = ["falls_through", "raise_failures", "reads_stand_in", "stand_ins_for"]
 
@@ -89,12 +90,11 @@ def _stand_ins(context: ConversionContext, fakes: Any) -> Any:
 def _stand_in_value(context: ConversionContext, fake: Any) -> Any:
     if not is_tensor(fake):
         return fake
-    dims = context.metadata.symbols.dims(fake)
-    shape = (*dims, 2) if fake.is_complex() else dims
+    shape = held_dims(context.metadata.symbols.dims(fake), fake.dtype)
     name = context.op.context.names.new("unconverted")
     value = ir.Value(name=name, type=ir.TensorType(to_ir(fake.dtype)), shape=ir.Shape(shape))
     context.stand_ins.add(value)
-    return mark_complex(value) if fake.is_complex() else value
+    return held_as(value, fake.dtype)
 
 
 def reads_stand_in(context: ConversionContext, args: Sequence[Any]) -> bool:

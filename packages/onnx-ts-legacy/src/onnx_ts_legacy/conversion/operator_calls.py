@@ -25,6 +25,7 @@ from onnx_ts_legacy.shapes.simple_calls import same_sizes
 from onnx_ts_legacy.shapes.tensor_forms import is_tensor
 from onnx_ts_legacy.state.arguments import form_of, frozen, operand
 from onnx_ts_legacy.state.context import ConversionContext
+from onnx_ts_legacy.state.pairs import held_as, held_dims
 from onnx_ts_legacy.state.sometimes_views import Copy, may_give_views
 from onnx_ts_legacy.state.values import (
     Call,
@@ -108,7 +109,7 @@ def _lowered_call(
     if cast is not None:
         return wrapped(context, *cast, None)
     fake, position = recorded_call(context, overload, args, kwargs)
-    if position is not None and overload._schema.name in _RETURNING_SELF and fake is args[position].fake:
+    if position is not None and _returns_self(overload, fake, args[position].fake):
         if not context.table.is_own(str(overload.name())):
             return args[position]
         position = None
@@ -185,12 +186,11 @@ def _number_result(context: ConversionContext, overload: torch._ops.OpOverload, 
 def _lower(context: ConversionContext, overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any], fake: Any) -> Any:
     joined = JOINS.get(overload)
     if joined is not None and isinstance(args[0], SequenceState):
-        dim = args[1] if len(args) > 1 else 0
-        value = context.op.emit_custom(
-            "", "ConcatFromSequence", [args[0].value], {"axis": dim, "new_axis": joined}, [to_ir(fake.dtype)]
-        )[0]
-        value.shape = ir.Shape(context.metadata.symbols.dims(fake))
-        return value
+        attributes = {"axis": (args[1] if len(args) > 1 else 0) % fake.dim(), "new_axis": joined}
+        dtypes = [to_ir(fake.dtype)]
+        value = context.op.emit_custom("", "ConcatFromSequence", [args[0].value], attributes, dtypes)[0]
+        value.shape = ir.Shape(held_dims(context.metadata.symbols.dims(fake), fake.dtype))
+        return held_as(value, fake.dtype)
     if context.fallback is OperatorExportTypes.ONNX_ATEN and overload.namespace == "aten" and _is_tensors(fake):
         written = write_aten(context, overload, args, kwargs, fake)
         check_results(context, written, fake, str(overload.name()))
@@ -300,6 +300,13 @@ _RETURNING_SELF = frozenset(
         *("real", "conj", "resolve_conj", "resolve_neg", "positive", "lift_fresh"),
     )
 )
+
+
+def _returns_self(overload: torch._ops.OpOverload, fake: Any, own: Any) -> bool:
+    """Tell whether a call whose result has the form ``fake`` gives out its operand, of the form ``own``."""
+    if overload._schema.name not in _RETURNING_SELF or fake is not own:
+        return False
+    return not (own.is_complex() and has_aten_trait(overload, AtenTrait.CONJUGATES))
 
 
 def _is_tensors(fake: Any) -> bool:

@@ -13,7 +13,16 @@ from typing import Any, NamedTuple
 
 import torch
 
-__all__ = ["Place", "is_library", "line_of_exception", "located", "module_path", "source_line", "user_frame"]
+__all__ = [
+    "Place",
+    "asks_for_fused_layer",
+    "is_library",
+    "line_of_exception",
+    "located",
+    "module_path",
+    "source_line",
+    "user_frame",
+]
 
 _TRACED = re.compile(r"^(?P<file>.+)\((?P<line>\d+)\): (?P<function>.+)$", re.MULTILINE)
 _SCRIPTED = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
@@ -22,6 +31,7 @@ _LIBRARY = re.compile(
     r"[/\\]site-packages[/\\](torch|numpy)[/\\]|[/\\](onnxops_core|onnxops_decomp|onnx_ts_legacy)[/\\]|"
     + "|".join(map(re.escape, (os.path.dirname(torch.__file__) + os.sep, warnings.__file__)))
 )
+_FUSED_LAYERS = re.compile(r"torch[/\\]nn[/\\]modules[/\\](transformer|activation)\.py")
 _PLACE = re.compile(r" at \S+:\d+")
 # Scripted programs name the modules that a node lies in with their classes, and calls that are none.
 _CALLED = re.compile(r"([^.()]+)\(([^()]*)\)")
@@ -60,6 +70,11 @@ def source_line(node: Any) -> str:
 
 
 @functools.lru_cache(maxsize=1024)
+def asks_for_fused_layer(node: Any) -> bool:
+    """Tell whether a node stands in the code by which layers of a transformer choose between their implementations."""
+    return _FUSED_LAYERS.search(str(node.sourceRange())) is not None
+
+
 def _line_in(text: str) -> str:
     """Find the user's line in a source range of torch; repeated calls of a module have the same one."""
     found = list(_TRACED.finditer(text)) or list(_SCRIPTED.finditer(text))

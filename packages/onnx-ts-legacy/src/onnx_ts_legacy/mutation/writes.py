@@ -14,6 +14,7 @@ import torch
 from onnx_ts_legacy.errors import DynamicDimensionError, ScriptValueError
 from onnx_ts_legacy.mutation.views import assign
 from onnx_ts_legacy.state.context import ConversionContext
+from onnx_ts_legacy.state.pairs import held_as
 from onnx_ts_legacy.state.values import Tensor
 from onnx_ts_legacy.state.variables import number_tensor, sizes_of, value_of
 from onnxops_decomp.exporting import is_one, to_ir
@@ -65,15 +66,18 @@ def written_value(context: ConversionContext, target: Tensor, source: Tensor) ->
     rank = target.fake.dim()
     if source.fake.dim() > rank:
         raise ScriptValueError(f"A tensor of rank {source.fake.dim()} is written to one of rank {rank}.")
-    value = context.op.cast(value_of(context, source), to_ir(target.fake.dtype))
+    dtype = target.fake.dtype
+    if dtype != source.fake.dtype and (dtype.is_complex or source.fake.is_complex()):
+        source = context.call(aten.to.dtype, [source, dtype], {})
+    value = held_as(context.op.cast(value_of(context, source), to_ir(dtype)), dtype)
     if str(tuple(source.fake.shape)) == str(tuple(target.fake.shape)):
         return value
     if all(isinstance(size, int) or size.node.expr.is_Symbol for size in target.fake.shape):
-        cast = context.fresh(value, context.metadata.empty(target.fake.dtype, source.fake.shape))
+        cast = context.fresh(value, context.metadata.empty(dtype, source.fake.shape))
         return value_of(context, context.call(aten.expand.default, [cast, sizes_of(context, target)], {}))
     _check_parts(context, target, source)
     # What torch says of a part of a dimension, such as n - 1, does not hold where that is empty.
-    return context.op.Expand(value, context.op.Shape(value_of(context, target)))
+    return held_as(context.op.Expand(value, context.op.Shape(value_of(context, target))), dtype)
 
 
 def _check_parts(context: ConversionContext, target: Tensor, source: Tensor) -> None:

@@ -36,7 +36,9 @@ class TensorForm:
         """Return the form of a fake tensor."""
         strided = fake.layout == torch.strided
         form = cls(fake.dtype, fake.shape, fake.stride() if strided else ())
-        form.layout, form.fake = fake.layout, fake
+        # Of a conjugate that torch puts off the value has the numbers, so that calls must not ask for them first.
+        is_put_off = fake.is_conj() or fake.is_neg()
+        form.layout, form.fake = fake.layout, None if is_put_off else fake
         form._offset = fake.storage_offset() if strided else None
         return form
 

@@ -10,9 +10,17 @@ import torch
 from onnx_ts_legacy import _torch_private as private
 from onnx_ts_legacy.errors import ScriptValueError, StateError
 from onnx_ts_legacy.state.context import ConversionContext
+from onnx_ts_legacy.state.pairs import held_as
 from onnx_ts_legacy.state.slot_values import state_input
 from onnx_ts_legacy.state.values import DictRef, ListRef, ObjectRef, Tensor
-from onnxops_decomp.exporting import TIED_KEY, shared_memory, to_ir, with_line
+from onnxops_decomp.exporting import (
+    TIED_KEY,
+    place_in_memory,
+    real_contents,
+    shared_memory,
+    to_ir,
+    with_line,
+)
 
 __all__ = [
     "attribute_before",
@@ -140,7 +148,7 @@ def _weight(context: ConversionContext, path: str, tensor: torch.Tensor) -> tupl
     if path in context.attributes.ignored:
         # The user may run the model on, which changes it.
         tensor = tensor.clone()
-    source = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    source = real_contents(tensor)
     value = ir.Value(
         name=name,
         shape=ir.Shape(source.shape),
@@ -151,7 +159,7 @@ def _weight(context: ConversionContext, path: str, tensor: torch.Tensor) -> tupl
         # An input has that name; the weight is still replaced under its own.
         value.meta[TIED_KEY] = [path]
     context.attributes.initializers.append(value)
-    return value, context.metadata.constant(tensor)
+    return held_as(value, tensor.dtype), context.metadata.constant(tensor)
 
 
 def tensor_constant(context: ConversionContext, tensor: torch.Tensor) -> Tensor:
@@ -159,7 +167,7 @@ def tensor_constant(context: ConversionContext, tensor: torch.Tensor) -> Tensor:
     if tensor.numel() > _KEPT_AS_CONSTANT or tensor.is_complex():
         value, fake = _weight(context, "constant", tensor)
         return context.fresh(value, fake)
-    array = ir.tensor_adapters.TorchTensor(tensor.detach().contiguous()).numpy()
+    array = ir.tensor_adapters.TorchTensor(real_contents(tensor).contiguous()).numpy()
     value = context.op.constant(array, to_ir(tensor.dtype))
     number = tensor.item() if tensor.dim() == 0 and not tensor.dtype.is_floating_point else None
     return context.fresh(value, context.metadata.constant(tensor), number=number)
@@ -225,4 +233,4 @@ def _containers(value: Any) -> list[ListRef | DictRef]:
 
 
 def _identity(tensor: torch.Tensor) -> Any:
-    return (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype) if tensor.numel() else id(tensor)
+    return place_in_memory(tensor) or id(tensor)

@@ -11,6 +11,7 @@ from onnx_ts_legacy.errors import ScriptValueError
 from onnx_ts_legacy.shapes.tensor_forms import TensorForm
 from onnx_ts_legacy.state.context import ConversionContext
 from onnx_ts_legacy.state.numbers import runtime_number
+from onnx_ts_legacy.state.pairs import held_as, held_dims
 from onnx_ts_legacy.state.slots import StateSlot, reshaped
 from onnx_ts_legacy.state.values import Tensor
 from onnx_ts_legacy.state.variables import any_value, value_of
@@ -41,7 +42,8 @@ def state_input(context: ConversionContext, slot: StateSlot) -> Any:
 def _state_tensor(context: ConversionContext, slot: StateSlot) -> Tensor:
     forms = [_state_form(context, dtype, sizes) for dtype, sizes in slot.forms]
     given = forms[0] if len(forms) == 1 else _state_form(context, slot.forms[0][0], slot.interface)
-    value = context.main.input(slot.name, to_ir(given.dtype), context.metadata.symbols.dims(given))
+    dims = held_dims(context.metadata.symbols.dims(given), given.dtype)
+    value = held_as(context.main.input(slot.name, to_ir(given.dtype), dims), given.dtype)
     return context.fresh(_program_value(context.main.newest, slot, value), *forms, origin=slot.name)
 
 

@@ -13,6 +13,7 @@ import torch
 from onnx_ts_legacy.errors import ProgramRaisesError
 from onnx_ts_legacy.state.context import ConversionContext
 from onnx_ts_legacy.state.numbers import number_value, runtime_number
+from onnx_ts_legacy.state.pairs import held_as, held_dims
 from onnx_ts_legacy.state.values import Content, Poison, RuntimeBool, RuntimeFloat, Stale, Storage, Tensor, View
 from onnxops_decomp import OpBuilder
 from onnxops_decomp.exporting import axis_size, to_ir
@@ -55,9 +56,10 @@ def value_of(context: ConversionContext, tensor: Any) -> ir.Value:
         return number_value(context, tensor)
     value = node_value(context, tensor.node)
     if value.shape is None and len(tensor.forms) == 1:
-        dims = context.metadata.symbols.dims(tensor.fake)
+        dims = held_dims(context.metadata.symbols.dims(tensor.fake), tensor.fake.dtype)
         assert value.dtype is not None
         value = context.op.emit_custom("", "Identity", [value], {}, [value.dtype], shapes=[dims])[0]
+        held_as(value, tensor.fake.dtype)
     return value
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onnxops_decomp.builder.constants import is_number, natural_dtype, to_array
+from onnxops_decomp.builder.constants import is_number, is_value, natural_dtype, to_array
 from onnxops_decomp.builder.sizes import SizeOperations
 from onnxops_decomp.errors import LoweringError
 from onnxops_decomp.spec.schemas import OpSpec
@@ -57,11 +57,11 @@ def without_absent_end(inputs: Sequence[Any]) -> list[Any]:
 def _with_constants(op: SizeOperations, spec: OpSpec, operands: list[Any]) -> list[ir.Value | None]:
     bound: dict[str, ir.DataType] = {}
     for index, operand in enumerate(operands):
-        if isinstance(operand, ir.Value) and operand.dtype is not None and not is_number(operand):
+        if is_value(operand) and operand.dtype is not None and not is_number(operand):
             bound.setdefault(spec.formal_input(index).type_key, operand.dtype)
     values = [_number(op, spec, index, operand, bound) for index, operand in enumerate(operands)]
     return [
-        value if value is None or isinstance(value, ir.Value) else _constant(op, spec, index, value, bound)
+        value if value is None or is_value(value) else _constant(op, spec, index, value, bound)
         for index, value in enumerate(values)
     ]
 
@@ -81,7 +81,7 @@ def _number(op: SizeOperations, spec: OpSpec, index: int, operand: Any, bound: d
 
 def _constant(op: SizeOperations, spec: OpSpec, index: int, operand: Any, bound: dict[str, ir.DataType]) -> ir.Value:
     """Return an operand in Python form as a value; ``bound`` holds the dtypes of type variables known so far."""
-    if isinstance(operand, list | tuple) and any(isinstance(element, ir.Value) for element in operand):
+    if isinstance(operand, list | tuple) and any(map(is_value, operand)):
         return op.vector(operand)
     formal = spec.formal_input(index)
     if len(formal.dtypes) == 1:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-__all__ = ["NUMBER_KEY", "ConstantPool", "is_number", "natural_dtype", "to_array"]
+__all__ = ["NUMBER_KEY", "ConstantPool", "is_number", "is_value", "natural_dtype", "to_array"]
 
 NUMBER_KEY = "onnxops_decomp.number"
 """Metadata of a value that is a Python number of the model."""
@@ -18,9 +18,18 @@ Array = npt.NDArray[Any]
 _SCALARS = frozenset((bool, int, float))
 
 
+def is_value(value: object) -> TypeGuard[ir.Value]:
+    """Tell whether an operand is a value; ``isinstance`` takes long for what is none, as the class is a protocol."""
+    return ir.Value in type(value).__mro__
+
+
 def is_number(value: object) -> bool:
     """Tell whether a value is a Python number of the model, whose dtype follows from the tensors beside it."""
-    return isinstance(value, ir.Value) and NUMBER_KEY in value.meta
+    if not is_value(value):
+        return False
+    # The shape is asked first, as reading the metadata of a value makes a place for it.
+    shape = value.shape
+    return (shape is None or not shape.dims) and NUMBER_KEY in value.meta
 
 
 def natural_dtype(value: object) -> ir.DataType:

@@ -24,7 +24,7 @@ from onnxops_decomp.builder.scope import (
     remove_unused,
 )
 from onnxops_decomp.builder.sizes import is_one
-from onnxops_decomp.dtypes import affine_of, is_complex, mark_complex, mark_number, to_ir, to_torch
+from onnxops_decomp.dtypes import affine_of, is_complex, mark_complex, mark_number, real_contents, to_ir, to_torch
 from onnxops_decomp.exporting.calls.caches import cache_argument, register_class, tensor_places
 from onnxops_decomp.exporting.calls.casts import casts_that_change_something
 from onnxops_decomp.exporting.calls.containers import register_containers, registered_results
@@ -342,6 +342,7 @@ __all__ = [
     "place_in_memory",
     "plain_model",
     "positional_parameters",
+    "real_contents",
     "real_tensors",
     "recorded",
     "register_class",

@@ -20,7 +20,7 @@ import torch
 from onnxops_core.exporting import without_collection
 from onnxops_core.native import find_native_op
 from onnxops_decomp.builder.expressions import emit_expression, is_computable
-from onnxops_decomp.dtypes import affine_of, is_complex, mark_complex, mark_number, promote, to_ir
+from onnxops_decomp.dtypes import affine_of, is_complex, mark_complex, mark_number, promote, real_contents, to_ir
 from onnxops_decomp.errors import LoweringError, UnsupportedOperatorError, UnsupportedOpsetError
 from onnxops_decomp.graph.assertions import unneeded_nodes
 from onnxops_decomp.graph.calls import apply_lowering, check_result, find_lowering, functional_overload, not_given
@@ -165,8 +165,7 @@ class GraphLowering:
 
     def tensor_constant(self, tensor: torch.Tensor) -> ir.Value:
         """Return a value that holds a real tensor."""
-        array = torch.view_as_real(tensor) if tensor.is_complex() else tensor
-        numpy = ir.tensor_adapters.TorchTensor(array.detach().resolve_conj().resolve_neg().contiguous()).numpy()
+        numpy = ir.tensor_adapters.TorchTensor(real_contents(tensor).contiguous()).numpy()
         value = self.op.constant(np.asarray(numpy), to_ir(tensor.dtype))
         return mark_complex(value) if tensor.is_complex() else value
 

@@ -77,19 +77,21 @@ def broadcast_dims(*shapes: Dims | None) -> Dims | None:
     ):
         return known[0]
     rank = max((len(shape) for shape in known), default=0)
-    result: list[Dim] = []
-    for axis in range(-rank, 0):
-        dims = [shape[axis] for shape in known if len(shape) >= -axis]
-        wide = [dim for dim in dims if not (isinstance(dim, int) and dim == 1)]
-        if not wide:
-            result.append(1)
-        elif any(isinstance(dim, int) for dim in wide):
-            result.append(next(dim for dim in wide if isinstance(dim, int)))
-        elif all(same_dim(dim, wide[0]) for dim in wide):
-            result.append(wide[0])
-        else:
-            result.append(UNKNOWN_DIM)
-    return tuple(result)
+    return tuple(_broadcast_dim([dims[axis] for dims in known if len(dims) >= -axis]) for axis in range(-rank, 0))
+
+
+def _broadcast_dim(dims: Sequence[Dim]) -> Dim:
+    """Return what dimensions at one place broadcast to: a number other than 1 decides, for all have to be it or 1."""
+    result: Dim = 1
+    for dim in dims:
+        if type(dim) is int:
+            if dim != 1:
+                return dim
+        elif type(result) is int:
+            result = dim
+        elif not same_dim(dim, result):
+            result = UNKNOWN_DIM
+    return result
 
 
 def _first(inputs: Sequence[ir.Value | None], attributes: Attributes, constant: ConstantOf) -> Dims | None:
@@ -316,6 +318,25 @@ def _pad(inputs: Sequence[ir.Value | None], attributes: Attributes, constant: Co
     return tuple(result)
 
 
+def _dft(inputs: Sequence[ir.Value | None], attributes: Attributes, constant: ConstantOf) -> Dims | None:
+    signal, length = dims_of(inputs[0]), inputs[1] if len(inputs) > 1 else None
+    given = constant(inputs[2]) if len(inputs) > 2 else np.asarray(attributes["axis"]) if "axis" in attributes else None
+    if signal is None or given is None:
+        return None
+    axis, result = int(given) % len(signal), list(signal)
+    if length is not None:
+        points = constant(length)
+        result[axis] = UNKNOWN_DIM if points is None else int(points)
+    is_half, is_inverse = bool(attributes.get("onesided")), bool(attributes.get("inverse"))
+    if is_half and not is_inverse:
+        size = result[axis]
+        result[axis] = size // 2 + 1 if isinstance(size, int) else UNKNOWN_DIM
+    if is_half and is_inverse and length is None:
+        return None
+    result[-1] = 1 if is_half and is_inverse else 2
+    return tuple(result)
+
+
 def _windows(dims: Dims, kernel: Sequence[int], attributes: Attributes) -> list[Dim]:
     """Count windows over the spatial axes; ONNX's own rule counts some that start behind the input in ceil_mode."""
     rank = len(kernel)
@@ -375,6 +396,7 @@ _RULES: dict[str, ShapeRule] = {
     "GatherElements": _second,
     "Gemm": _gemm,
     "MatMul": _matmul,
+    "DFT": _dft,
     "Pad": _pad,
     "Range": _range,
     "Reshape": _reshape,

@@ -7,7 +7,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-__all__ = ["Order", "Plan", "Source", "appends_to", "plan_of", "source_of"]
+__all__ = ["Growth", "Order", "Plan", "Source", "growth_of", "is_newest", "plan_of", "source_of"]
 
 # Statements in a body that a scan cannot do.
 _EXCLUDED = (
@@ -86,18 +86,35 @@ class Source:
 
 
 @dataclasses.dataclass(frozen=True)
+class Growth:
+    """What a statement adds to a list.
+
+    Attributes:
+        name: The list.
+        value: What is added.
+        in_front: Whether it becomes the first element, not the last one.
+        is_read: Whether the loop reads what the step before it has added.
+    """
+
+    name: str
+    value: ast.expr
+    in_front: bool = False
+    is_read: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
 class Plan:
     """How a loop becomes a scan.
 
     Attributes:
         source: What it goes over.
         carried: The names that have a value from one step to the next.
-        lists: The lists that it appends to.
+        lists: What it adds to lists in each step.
     """
 
     source: Source
     carried: Sequence[str]
-    lists: Sequence[str]
+    lists: Sequence[Growth]
 
 
 def plan_of(order: Order, loop: ast.For) -> Plan | None:
@@ -106,9 +123,11 @@ def plan_of(order: Order, loop: ast.For) -> Plan | None:
     source = source_of(loop)
     if source is None or any(map(_is_excluded, inside)):
         return None
-    lists = [name for statement in loop.body if (name := appends_to(statement)) is not None]
+    found = [growth for statement in loop.body if (growth := growth_of(statement)) is not None]
     calls = [node for node in inside if isinstance(node, ast.Expr)]
-    if len(calls) > len(lists) or len(set(lists)) < len(lists):
+    grown = [_with_reads(growth, inside) for growth in found]
+    lists = [growth.name for growth in found]
+    if len(calls) > len(lists) or len(set(lists)) < len(lists) or None in grown:
         return None
     stored = [name for node in inside if (name := _stored(node)) is not None]
     start, end = order.place(loop), order.end(loop)
@@ -126,7 +145,7 @@ def plan_of(order: Order, loop: ast.For) -> Plan | None:
     wanted = [name for name in dict.fromkeys(stored) if name in before and name not in lists]
     reads = {name for name in wanted if order.is_read_first(name, start, end + 1)}
     reads |= {name for name in wanted if order.is_read_first(name, end)}
-    return Plan(source, [name for name in wanted if name in kept | reads], lists)
+    return Plan(source, [name for name in wanted if name in kept | reads], [each for each in grown if each is not None])
 
 
 def source_of(loop: ast.For) -> Source | None:
@@ -188,13 +207,39 @@ def _stored(node: ast.AST) -> str | None:
     return node.id if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) else None
 
 
-def appends_to(statement: ast.AST) -> str | None:
-    """Return the name of the list that a statement appends to; None for another statement."""
+def growth_of(statement: ast.AST) -> Growth | None:
+    """Return what a statement adds to a list; None for another statement."""
     match statement:
-        case ast.Expr(ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="append"), args=[_], keywords=[])):
-            return str(name)
+        case ast.Expr(ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="append"), args=[value], keywords=[])):
+            return Growth(name, value)
+        case ast.Expr(
+            ast.Call(
+                func=ast.Attribute(value=ast.Name(id=name), attr="insert"),
+                args=[ast.Constant(value=0), value],
+                keywords=[],
+            )
+        ):
+            return Growth(name, value, in_front=True)
         case _:
             return None
+
+
+def is_newest(node: ast.AST, growth: Growth) -> bool:
+    """Tell whether an expression reads the element that was added to a list last."""
+    match node:
+        case ast.Subscript(value=ast.Name(id=name), slice=place, ctx=ast.Load()):
+            wanted = ast.Constant(0) if growth.in_front else ast.UnaryOp(ast.USub(), ast.Constant(1))
+            return name == growth.name and ast.dump(place) == ast.dump(wanted)
+        case _:
+            return False
+
+
+def _with_reads(growth: Growth, inside: Sequence[ast.AST]) -> Growth | None:
+    """Return a growth with whether its loop reads the newest element; None if it reads the list in another way."""
+    newest = sum(is_newest(node, growth) for node in inside)
+    read = sum(isinstance(node, ast.Name) and node.id == growth.name for node in inside)
+    # One is that of the growth itself.
+    return dataclasses.replace(growth, is_read=newest > 0) if read == newest + 1 else None
 
 
 def _parameters(function: ast.FunctionDef) -> set[str]:

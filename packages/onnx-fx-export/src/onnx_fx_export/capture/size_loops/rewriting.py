@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from onnx_fx_export.capture.size_loops.lists import with_loops
-from onnx_fx_export.capture.size_loops.planning import Order, Plan, appends_to, plan_of
+from onnx_fx_export.capture.size_loops.planning import Growth, Order, Plan, growth_of, is_newest, plan_of
 
 __all__ = ["rewritten"]
 
@@ -84,17 +84,23 @@ def _either(loop: ast.For, plan: Plan, own: str, scanned: Sequence[str]) -> list
 def _scanned(loop: ast.For, plan: Plan, own: str) -> list[str]:
     """Return the lines that run a loop as a scan."""
     appended = [f"{own}_appended_{index}" for index in range(len(plan.lists))]
-    body = "\n".join(_body(statement, dict(zip(plan.lists, appended, strict=True))) for statement in loop.body)
-    carried, targets = ", ".join(plan.carried), plan.source.targets
+    lists = dict(zip(appended, plan.lists, strict=True))
+    body = "\n".join(_body(statement, lists) for statement in loop.body)
+    newest = {_newest(name): growth for name, growth in lists.items() if growth.is_read}
+    before = [*plan.carried, *(f"{_HELP}.newest({each.name}, {each.in_front})" for each in newest.values())]
+    carried, targets = ", ".join((*plan.carried, *newest)), plan.source.targets
     number = targets[0] or f"{own}_number"
     rows = [f"{name} = {_HELP}.row({own}_rows[{index}], {number})" for index, name in enumerate(targets[1:])]
     return [
-        f"def {own}_body({', '.join((*plan.carried, number))}):",
+        f"def {own}_body({', '.join((*plan.carried, *newest, number))}):",
         *(f"    {line}" for line in (*rows, *body.splitlines())),
         f"    return [{carried}], [{', '.join(appended)}]",
-        f"{own}_after, {own}_stacked = {_HELP}.run({own}_body, [{carried}], {own}_numbers)",
-        *([f"[{carried}] = {own}_after"] if plan.carried else []),
-        *(f"{each} = {_HELP}.Appended({each}, {own}_stacked[{i}])" for i, each in enumerate(plan.lists)),
+        f"{own}_after, {own}_stacked = {_HELP}.run({own}_body, [{', '.join(before)}], {own}_numbers)",
+        *([f"[{carried}] = {own}_after"] if before else []),
+        *(
+            f"{each.name} = {_HELP}.Appended({each.name}, {own}_stacked[{index}], in_front={each.in_front})"
+            for index, each in enumerate(plan.lists)
+        ),
     ]
 
 
@@ -155,13 +161,33 @@ def _key(key: ast.expr) -> ast.expr:
     return key
 
 
-def _body(statement: ast.stmt, lists: Mapping[str, str]) -> str:
-    name = appends_to(statement)
-    if name is not None:
-        value = statement.value.args[0]  # type: ignore[attr-defined]
-        statement = ast.Assign([ast.Name(lists[name], ast.Store())], value)
+def _newest(appended: str) -> str:
+    """Return the name of what was added to a list in the step before."""
+    return f"{appended}_before"
+
+
+def _body(statement: ast.stmt, lists: Mapping[str, Growth]) -> str:
+    """Return a statement of a loop as that of a function, whose names for what is added to lists are given."""
+    growth = growth_of(statement)
+    if growth is not None:
+        name, known = next((name, each) for name, each in lists.items() if each.name == growth.name)
+        names = [ast.Name(each, ast.Store()) for each in (name, *([_newest(name)] if known.is_read else []))]
+        statement = ast.Assign(list(names), growth.value)
     again = ast.parse(ast.unparse(ast.fix_missing_locations(statement))).body[0]
-    return ast.unparse(ast.fix_missing_locations(_Subscripts().visit(again)))
+    again = _Subscripts().visit(_NewestReads(lists).visit(again))
+    return ast.unparse(ast.fix_missing_locations(again))
+
+
+class _NewestReads(ast.NodeTransformer):
+    """Writes reads of what was added to a list in the step before as the names that carry it."""
+
+    def __init__(self, lists: Mapping[str, Growth]) -> None:
+        self._lists = lists
+
+    def visit_Subscript(self, node: ast.Subscript) -> Any:
+        self.generic_visit(node)
+        found = next((name for name, growth in self._lists.items() if is_newest(node, growth)), None)
+        return node if found is None else ast.Name(_newest(found), ast.Load())
 
 
 class _Calls(ast.NodeTransformer):
@@ -195,5 +221,7 @@ class _Calls(ast.NodeTransformer):
                 return ast.Call(_helper("unbound"), [owner, *node.args], node.keywords)
             case ast.Call(func=ast.Name(id="sum"), args=[_, *_], keywords=[]):
                 return ast.Call(_helper("total"), [node.func, *node.args], [])
+            case ast.Call(func=ast.Name(id="len" | "reversed" as name), args=[_], keywords=[]):
+                return ast.Call(_helper("length" if name == "len" else "backwards"), [node.func, *node.args], [])
             case _:
                 return node

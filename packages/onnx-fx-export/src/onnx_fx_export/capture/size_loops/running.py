@@ -9,7 +9,22 @@ import torch
 
 from onnx_fx_export.torch_private import scan
 
-__all__ = ["Appended", "numbers", "part", "put", "row", "run", "stack", "steps", "taken", "total", "unbound"]
+__all__ = [
+    "Appended",
+    "backwards",
+    "length",
+    "newest",
+    "numbers",
+    "part",
+    "put",
+    "row",
+    "run",
+    "stack",
+    "steps",
+    "taken",
+    "total",
+    "unbound",
+]
 
 Body = Callable[..., tuple[Sequence[Any], Sequence[Any]]]
 
@@ -154,18 +169,52 @@ def _axis(value: torch.Tensor, parts: Sequence[Any], place: int) -> int:
 
 
 class Appended:
-    """What a loop appended to a list, in one tensor; for the functions below and further loops alone."""
+    """A list that a loop has added to, in one tensor; it can do what lists do that need no length in Python.
 
-    def __init__(self, before: Sequence[torch.Tensor] | Appended, stacked: torch.Tensor) -> None:
-        self.stacked: torch.Tensor = stacked
-        if isinstance(before, Appended):
-            self.stacked = torch.cat([before.stacked, stacked])
-        elif before:
-            self.stacked = torch.cat([torch.stack(list(before)), stacked])
+    Args:
+        before: What the list held before.
+        stacked: What was added in each step, in their order.
+        in_front: Whether it was added at the start.
+    """
 
-    def __getitem__(self, index: int) -> torch.Tensor:
-        """Return what was appended in one step, which there has to be."""
-        return self.stacked[index]
+    def __init__(
+        self, before: Sequence[torch.Tensor] | Appended, stacked: torch.Tensor, *, in_front: bool = False
+    ) -> None:
+        self.stacked: torch.Tensor = stacked.flip(0) if in_front else stacked
+        if isinstance(before, Appended) or before:
+            kept = before.stacked if isinstance(before, Appended) else torch.stack(list(before))
+            self.stacked = torch.cat([self.stacked, kept] if in_front else [kept, self.stacked])
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return an element, which there has to be, or a part of the list."""
+        if not isinstance(index, slice):
+            return row(self.stacked, index) if isinstance(index, torch.Tensor) else self.stacked[index]
+        if index == slice(None, None, -1):
+            return Appended([], self.stacked.flip(0))
+        return Appended([], self.stacked[index])
+
+    def append(self, value: torch.Tensor) -> None:
+        """Add an element at the end."""
+        self.stacked = torch.cat([self.stacked, value.unsqueeze(0)])
+
+    def reverse(self) -> None:
+        """Reverse the order of the elements."""
+        self.stacked = self.stacked.flip(0)
+
+
+def newest(values: Any, in_front: bool) -> Any:
+    """Return the element that was added to a list last."""
+    return values[0] if in_front else values[-1]
+
+
+def length(function: Callable[..., Any], values: Any) -> Any:
+    """Call ``len``, also of a list that a loop has added to."""
+    return values.stacked.shape[0] if isinstance(values, Appended) else function(values)
+
+
+def backwards(function: Callable[..., Any], values: Any) -> Any:
+    """Call ``reversed``, also of a list that a loop has added to."""
+    return Appended([], values.stacked.flip(0)) if isinstance(values, Appended) else function(values)
 
 
 def unbound(owner: Any, *args: Any, **kwargs: Any) -> Any:

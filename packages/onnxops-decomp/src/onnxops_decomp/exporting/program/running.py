@@ -14,6 +14,7 @@ import onnx
 import onnx_ir as ir
 import torch
 
+from onnxops_decomp.dtypes import real_contents
 from onnxops_decomp.exporting.errors import InvalidArgumentError, MissingRuntimeError, RuntimeSupportError
 from onnxops_decomp.exporting.program.runtime_support import failed_node, refused_node, refused_opset
 from onnxops_decomp.exporting.program.saving import (
@@ -166,9 +167,7 @@ def _runtime() -> Any:
 
 
 def _to_numpy(value: Any) -> npt.NDArray[Any]:
-    tensor = value.detach() if isinstance(value, torch.Tensor) else _number(value)
-    if tensor.is_complex():
-        tensor = torch.view_as_real(tensor.resolve_conj())
+    tensor = real_contents(value if isinstance(value, torch.Tensor) else _number(value))
     return ir.tensor_adapters.TorchTensor(tensor.cpu().contiguous()).numpy()
 
 

@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 
 from onnxops_core import OnnxExporterError
 from onnxops_core.exporting import active_autocasts, unfused_layers, warn_user, without_autocast
+from onnxops_decomp.dtypes import real_contents
 from onnxops_decomp.exporting.errors import VerificationError
 from onnxops_decomp.exporting.sizes.other_sizes import Example, other_sizes
 from onnxops_decomp.exporting.state.contents import restored_contents
@@ -237,4 +238,4 @@ def _compare(program: CallableProgram, call: Example, expected: list[Any], where
 def _tensors(tree: Any) -> list[torch.Tensor]:
     found = [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor | bool | int | float)]
     leaves = [leaf if isinstance(leaf, torch.Tensor) else torch.tensor(leaf, device="cpu") for leaf in found]
-    return [torch.view_as_real(leaf.resolve_conj()) if leaf.is_complex() else leaf for leaf in leaves]
+    return [real_contents(leaf) for leaf in leaves]

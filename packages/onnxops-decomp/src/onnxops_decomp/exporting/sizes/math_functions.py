@@ -53,6 +53,7 @@ def math_stand_ins(
             yield from ((home, key, stand_in) for key, value in list(vars(home).items()) if value is usual)
 
 
+@functools.cache
 def _stand_in(
     name: str, usual: Callable[..., float], stands_for_number: Callable[[Any], bool], apply: Callable[..., Any]
 ) -> Callable[..., Any]:

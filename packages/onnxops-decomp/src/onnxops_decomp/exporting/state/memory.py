@@ -29,7 +29,11 @@ def with_lines(found: Mapping[str, str]) -> str:
 
 def place_in_memory(tensor: torch.Tensor) -> tuple[Any, ...] | None:
     """Return what two tensors have in common that are one by different names; None if it has no memory of its own."""
-    return (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype) if _has_memory(tensor) else None
+    if not _has_memory(tensor):
+        return None
+    # A conjugate, and what it shows of its numbers, differs from them by a mark alone until it is computed.
+    marks = tensor.is_conj(), tensor.is_neg()
+    return (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, *marks)
 
 
 def shared_memory(

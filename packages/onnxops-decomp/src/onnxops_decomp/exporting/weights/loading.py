@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import onnx_ir as ir
 import torch
 
-from onnxops_decomp.dtypes import to_torch
+from onnxops_decomp.dtypes import real_contents, to_torch
 from onnxops_decomp.exporting.errors import InvalidArgumentError
 from onnxops_decomp.exporting.finish.weights import DeduplicateInitializers, restore_duplicates
 from onnxops_decomp.exporting.weights.converted import Cast, Converted, ConvertedTensor
@@ -108,9 +108,7 @@ class _Replacing:
         weight = self.weights[name]
         if isinstance(weight, Converted):
             return _computed(old, name, weight)
-        tensor = weight.detach()
-        if tensor.is_complex():
-            tensor = torch.view_as_real(tensor)
+        tensor = real_contents(weight)
         if perm is not None and len(perm) == tensor.dim():
             tensor = tensor.permute(perm)
         dtype = ir.tensor_adapters.from_torch_dtype(tensor.dtype)

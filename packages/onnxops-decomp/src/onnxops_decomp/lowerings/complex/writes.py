@@ -13,7 +13,7 @@ from onnxops_decomp.errors import LoweringError
 from onnxops_decomp.lowerings.complex.functions import power
 from onnxops_decomp.lowerings.complex.numbers import add, bare, complex_operands, joined, mul
 from onnxops_decomp.lowerings.complex.structure import builtin_function, created, matmul, partwise
-from onnxops_decomp.lowerings.pointwise.conversions import as_complex, complex_truth
+from onnxops_decomp.lowerings.pointwise.conversions import as_complex, complex_truth, type_as
 from onnxops_decomp.lowerings.registry import PLACEMENT_ARGUMENTS, Function, lowering
 
 if TYPE_CHECKING:
@@ -47,8 +47,6 @@ for _name in (
     "_unsafe_index_put",
     "_unsafe_masked_index_put_accumulate",
     "combinations",
-    "copy",
-    "diagonal_scatter",
     "index_add",
     "index_copy",
     "index_put",
@@ -58,14 +56,28 @@ for _name in (
     "put",
     "scatter.src",
     "scatter_add",
-    "select_scatter",
-    "slice_scatter",
     "take",
     "tensor_split.indices",
     "tensor_split.sections",
     "tensor_split.tensor_indices_or_sections",
 ):
     lowering(f"aten::{_name}", complex=True)(partwise(f"aten::{_name}"))
+
+
+def _in_dtype_of_target(name: str) -> Function:
+    """Lowering of an operator that writes tensors of any dtype: a real one has an imaginary part, which is 0."""
+    function = builtin_function(name)
+    by_parts = partwise(name)
+
+    def apply(op: OpBuilder, self: ir.Value, src: ir.Value, *args: Any, **kwargs: Any) -> Any:
+        source = type_as(op, src, self)
+        return (by_parts if is_complex(self) else function)(op, self, source, *args, **kwargs)
+
+    return apply
+
+
+for _name in ("copy", "diagonal_scatter", "select_scatter", "slice_scatter"):
+    lowering(f"aten::{_name}", complex=True)(_in_dtype_of_target(f"aten::{_name}"))
 for _name, _position in (
     ("_unsafe_masked_index", 3),
     ("fill.Scalar", 1),
