@@ -21,7 +21,7 @@ from onnx_fx_export.generation.caches import check_windows, sliding_window
 from onnx_fx_export.generation.config import CONFIG_FILE, first_context, unapplied_settings
 from onnx_fx_export.generation.experts import joined_experts
 from onnx_fx_export.generation.frequencies import settled_frequencies
-from onnx_fx_export.generation.kinds import Kind, Part, kind_of
+from onnx_fx_export.generation.kinds import Kind, Part, kind_of, senses_of
 from onnx_fx_export.generation.loading import loaded
 from onnx_fx_export.generation.operators.convolutions import TRANSLATIONS as OF_CONVOLUTIONS
 from onnx_fx_export.generation.operators.delta_rules import TRANSLATIONS as OF_DELTA_RULES
@@ -365,9 +365,7 @@ def _warn(kind: Kind, engine: str) -> None:
     name = type(kind.model).__name__
     if kind.reads_padding:
         warn_user(_READS_PADDING.format(name))
-    others = {"get_image_features": "images", "get_audio_features": "sounds"}
-    missing = [what for method, what in others.items() if hasattr(kind.model, method) and what not in kind.reads]
-    if missing:
+    if missing := [sense for sense in senses_of(kind.model) if sense not in kind.reads]:
         warn_user(_SENSES.format(name, " and ".join(missing), " and ".join(kind.reads)))
     if first := first_context(kind.model):
         warn_user(_OTHER_FREQUENCIES.format(first))

@@ -34,6 +34,7 @@ class Eyes:
         embedding: The graph for embeddings.
         none: What no image is made into.
         merge: How many rows and columns of patches become one token.
+        reads_prefix: Whether types of tokens are 0 in a prefix and 1 behind it, and not those of images.
 
     Args:
         folder: The folder.
@@ -47,6 +48,7 @@ class Eyes:
         self.none = self.embedding.zeros(_FEATURES, 0).numpy()
         self._image_token = config["image_token_id"]
         self.merge = config["vision"].get("spatial_merge_size", 1)
+        self.reads_prefix = config["embedding"].get("token_types") == "prefix"
         self.names = [*self.vision.declared, *_TYPES, _PARTS]
 
     def is_image(self, tokens: Tokens) -> Tokens:
@@ -103,6 +105,20 @@ def _in_order(images: Array, parts: Array | None) -> Array:
     return images[shown]
 
 
+def _checked_types(given: Any, like: Tokens) -> Tokens:
+    """Return the types of the tokens of a prompt, 0 in its prefix and 1 behind it.
+
+    Raises:
+        InvalidArgumentError: If they are none.
+    """
+    types = np.asarray(given)
+    if types.shape != like.shape or not np.isin(types, (0, 1)).all():
+        raise InvalidArgumentError(
+            f"{_TYPES[0]} is 0 for each token of the prefix and 1 behind it, of the shape {like.shape} of the prompts."
+        )
+    return types.astype(np.int64)
+
+
 def _checked_grids(given: Mapping[str, Array], merge: int) -> dict[str, Array]:
     """Return patches and grids that fit each other.
 
@@ -143,6 +159,9 @@ class Reading:
             InvalidArgumentError: If the tokens of images do not fit the images, or the types are of another kind.
         """
         is_image = self._eyes.is_image(tokens)
+        types = np.ones_like(is_image) if self._eyes.reads_prefix else is_image
+        if self._eyes.reads_prefix and _TYPES[0] in self._given:
+            types = _checked_types(self._given.pop(_TYPES[0]), types)
         for name in _TYPES:
             if (self._given.get(name, is_image) != is_image).any():
                 raise InvalidArgumentError(
@@ -152,7 +171,7 @@ class Reading:
         # What a model generates means no image.
         features = self._eyes.none if self._types.size else self._eyes.features(tokens, self._given)
         embeds = self._eyes.embedding.run({"input_ids": tokens, _FEATURES: features}, {})
-        self._types = np.concatenate([self._types, is_image], 1)
+        self._types = np.concatenate([self._types, types], 1)
         places = self._places.read(is_image, mask, self._given.get(_GRIDS))
         read = {"token_type_ids": self._types, "position_ids": places}
         self._given = {}  # the images were in these tokens

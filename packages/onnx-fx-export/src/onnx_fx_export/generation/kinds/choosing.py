@@ -13,14 +13,19 @@ from onnx_fx_export.generation.kinds.decoder import Decoder
 from onnx_fx_export.generation.kinds.encoder_decoder import EncoderDecoder
 from onnx_fx_export.generation.kinds.grids import GridVisionLanguage
 from onnx_fx_export.generation.kinds.recurrent import Recurrent
-from onnx_fx_export.generation.kinds.vision_language import VisionLanguage
+from onnx_fx_export.generation.kinds.vision_language import VisionLanguage, eyes_of
 from onnx_fx_export.generation.requirements import transformers
 from onnxops_decomp.exporting import cache_argument
 
-__all__ = ["kind_of"]
+__all__ = ["kind_of", "senses_of"]
 
 # What a forward may leave to the model inside, which it hands all that it has no name for.
 _PASSED_ON = frozenset(("use_cache",))
+# How models that see or hear call what they read, with these words at the end, and what makes features of it.
+_SENSES = {
+    "images": ("pixel_values", "flattened_patches", "get_image_features"),
+    "sounds": ("input_features", "input_values", "audio_input_ids", "get_audio_features"),
+}
 _WRAPPER = " If it wraps a model of transformers, as torch.compile does, pass that."
 
 
@@ -59,10 +64,20 @@ def kind_of(model: Any) -> Kind:
     return kind(model)
 
 
+def senses_of(model: Any) -> list[str]:
+    """Return what a model reads beside text: images, sounds."""
+    taken = inspect.signature(model.forward).parameters
+    return [
+        sense
+        for sense, (*endings, method) in _SENSES.items()
+        if hasattr(model, method) or any(name.endswith(tuple(endings)) for name in taken)
+    ]
+
+
 def _decoder(model: Any) -> type[Kind]:
     """Return the kind of a decoder, which is that of its cache: with states of one size or without, unless it sees."""
-    if hasattr(model, "get_image_features"):
-        grids = "image_grid_thw" in inspect.signature(model.get_image_features).parameters
+    if (eyes := eyes_of(model)) is not None:
+        grids = "image_grid_thw" in inspect.signature(eyes.get_image_features).parameters
         return GridVisionLanguage if grids else VisionLanguage
     if cache_argument(model) == "cache_params":
         return Recurrent

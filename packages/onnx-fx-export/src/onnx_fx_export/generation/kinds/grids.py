@@ -32,7 +32,6 @@ _MARKS = ("image_token_id", "video_token_id")
 _START = "vision_start_token_id"
 _STARTS = (_START, "image_start_token_id")
 _OF_VIDEOS = ("tokens_per_second", "window_size")
-_ROUNDING = {torch.float32: 1e-3, torch.float16: 3e-2}
 
 
 class GridVisionLanguage(VisionLanguage):
@@ -68,25 +67,6 @@ class GridVisionLanguage(VisionLanguage):
         """Grids of images: one of a single block, and others that windows cut."""
         merge, window = self._layout.merge, self._layout.window or 1
         return [[1, merge * rows, merge * columns] for rows, columns in ((2, 3), (1, 1), (window + 2, window + 1))]
-
-    @functools.cached_property
-    def _width(self) -> int:
-        """The width of what is made of images, found by a trial of the graphs beside the model.
-
-        Raises:
-            InvalidArgumentError: If the model makes something else of images.
-        """
-        try:
-            with torch.no_grad(), self._unchanged():
-                wanted, found = self._read_by_model(), self._read_by_graphs()
-        except Exception as error:  # whatever a model raises that reads its images in another way
-            why = f"its images are read in another way ({type(error).__name__})"
-            raise self._refused(why) from error
-        for own, other in zip(wanted, found, strict=True):
-            rounding = _ROUNDING.get(self.model.dtype, 1e-3) * own.abs().max()
-            if own.shape != other.shape or (own - other).abs().max() > rounding:
-                raise self._refused("what it makes of images is not what their patches alone give")
-        return int(found[0].shape[1])
 
     @functools.cached_property
     def _trial(self) -> dict[str, torch.Tensor]:

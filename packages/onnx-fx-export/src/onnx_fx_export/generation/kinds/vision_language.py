@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
+import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -12,16 +14,29 @@ import numpy.typing as npt
 import torch
 
 from onnx_fx_export.errors import InvalidArgumentError
-from onnx_fx_export.generation.caches import Cache
+from onnx_fx_export.generation.caches import Cache, as_dynamic, kept_by, past_of
 from onnx_fx_export.generation.config import EMBEDDING_FILE, VISION_FILE
 from onnx_fx_export.generation.kinds.base import Batch, Part, Tokens
 from onnx_fx_export.generation.kinds.decoder import CachedGraph, Decoder
+from onnx_fx_export.generation.trials import differ
 
-__all__ = ["EmbeddingGraph", "VisionLanguage"]
+__all__ = ["EmbeddingGraph", "VisionLanguage", "eyes_of"]
 
 _IMAGES, _TYPES = "pixel_values", "token_type_ids"
+_FEATURES_OF = "get_image_features"
+# So many tokens has the text that is read by model and graphs.
+_TRIED = 5
+_ROUNDING = {torch.float32: 1e-3, torch.float16: 3e-2}
+_NAME_OF_TOKENS = re.compile("token_(id|ids|index)$")
+_STANDS_FOR = re.compile("(image|video|audio)_token_")
 # Tokens that mean something to the model itself.
 _MARKS = ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
+
+
+def eyes_of(model: Any) -> Any:
+    """Return what makes features of images: the model, or the one without its head; None if neither does."""
+    bodies = (model, getattr(model, "base_model", None))
+    return next((body for body in bodies if hasattr(body, _FEATURES_OF)), None)
 
 
 class VisionLanguage(Decoder):
@@ -57,10 +72,55 @@ class VisionLanguage(Decoder):
     def _features(self) -> torch.Tensor:
         return self._looked[0]
 
-    @property
+    @functools.cached_property
     def _width(self) -> int:
-        """The width of what is made of images."""
-        return int(self._features.shape[1])
+        """The width of what is made of images, found by a trial of the graphs beside the model.
+
+        Raises:
+            InvalidArgumentError: If the model makes something else of images.
+        """
+        try:
+            with torch.no_grad(), self._unchanged():
+                wanted, found = self._read_by_model(), self._read_by_graphs()
+        except Exception as error:  # whatever a model raises that reads its images in another way
+            why = f"its images are read in another way ({type(error).__name__})"
+            raise self._refused(why) from error
+        for own, other in zip(wanted, found, strict=True):
+            rounding = _ROUNDING.get(self.model.dtype, 1e-3) * own.abs().max()
+            if own.shape != other.shape or (own - other).abs().max() > rounding:
+                raise self._refused("what it makes of images is not what their patches alone give")
+        return int(found[0].shape[1])
+
+    @functools.cached_property
+    def _trial(self) -> dict[str, torch.Tensor]:
+        """A prompt with an image, and with all tokens that mean something to the model beside it."""
+        (row,) = self.batch((_TRIED,)).rows
+        return self.extended({**row, "input_ids": np.append(row["input_ids"], self._named)}, np.zeros(0, np.int64))
+
+    @property
+    def _named(self) -> Tokens:
+        """The tokens that the configuration names, but for those that stand for what is seen or heard."""
+        config, count = vars(self.model.config), self.model.get_input_embeddings().num_embeddings
+        named = {name: np.atleast_1d(ids) for name, ids in config.items() if _NAME_OF_TOKENS.search(name) and ids}
+        known = [int(token) for name, ids in named.items() if not _STANDS_FOR.match(name) for token in ids]
+        return np.array([token for token in known if 0 <= token < count and token != self._image_token], np.int64)
+
+    def _read_by_model(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return what the model makes of the images of the trial, and its logits."""
+        return self._features, self.model(**self._trial).logits
+
+    def _read_by_graphs(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the same as the graphs compute it."""
+        tokens, mask = (self._trial[name] for name in ("input_ids", "attention_mask"))
+        embeds = EmbeddingGraph(self.model)(tokens, self._features)["inputs_embeds"]
+        graph = EmbeddedDecoderGraph(self.model, last_logits=False, empty=self._empty)
+        result = graph(embeds, mask, self._trial.get(_TYPES), past_of(self.layers, 1, 0, self.model.dtype))["logits"]
+        assert isinstance(result, torch.Tensor)
+        return self._features, result
+
+    def _unchanged(self) -> contextlib.AbstractContextManager[None]:
+        """Let a model forget afterwards what it keeps of the last text."""
+        return contextlib.nullcontext()
 
     def _refused(self, why: str) -> Exception:
         return InvalidArgumentError(
@@ -123,6 +183,8 @@ class VisionLanguage(Decoder):
                 "outputs": {"inputs_embeds": "inputs_embeds"},
             },
         }
+        if self._reads_prefix:
+            config["model"]["embedding"]["token_types"] = "prefix"
         return config
 
     def special(self) -> list[int]:
@@ -133,13 +195,19 @@ class VisionLanguage(Decoder):
     def batch(self, lengths: tuple[int, ...]) -> Batch:
         """Return random prompts, padded on the left, each with an image; one of a single token has none."""
         if lengths == (1,):
-            return super().batch(lengths)
+            return self._with_types(super().batch(lengths))
         image = np.full(len(self._features), self._image_token)
         rows = [np.concatenate([row[:1], image, row[1:]]) for row in self.draw(lengths)]
         images = self._images(len(rows)).numpy()
-        batch = self.padded(rows)
+        batch = self._with_types(self.padded(rows))
         shown = [{**row, _IMAGES: images[number]} for number, row in enumerate(batch.rows)]
         return Batch(batch.lengths, {**batch.inputs, _IMAGES: images}, shown)
+
+    def _with_types(self, batch: Batch) -> Batch:
+        """Say of prompts what processors say of them, if the model reads it: that all of a prompt is prefix."""
+        if not self._reads_prefix:
+            return batch
+        return Batch(batch.lengths, {**batch.inputs, _TYPES: np.zeros_like(batch.inputs["input_ids"])}, batch.rows)
 
     def extended(self, row: Mapping[str, npt.NDArray[Any]], tokens: Tokens) -> dict[str, torch.Tensor]:
         """Return prompt and tokens in one, with the image."""
@@ -149,7 +217,19 @@ class VisionLanguage(Decoder):
             inputs[_IMAGES] = images[None] if self._looked[1] else images
         if self._takes_types:
             inputs[_TYPES] = (inputs["input_ids"] == self._image_token).long()
+        if self._reads_prefix:
+            inputs[_TYPES] = (torch.arange(inputs[_TYPES].shape[1])[None] >= len(row["input_ids"])).long()
         return inputs
+
+    @functools.cached_property
+    def _reads_prefix(self) -> bool:
+        """Whether a token of type 0 sees what follows it: types mark a prefix then (PaliGemma), and not images."""
+        if not self._takes_types:
+            return False
+        tokens = torch.from_numpy(self.draw((_TRIED,))[0])[None]
+        types, others = torch.zeros_like(tokens), torch.cat([tokens[:, :-1], tokens[:, :1]], 1)
+        one, other = (self.logits({"input_ids": ids, _TYPES: types})[0] for ids in (tokens, others))
+        return differ(self.model, one, other, much=True)
 
 
 class VisionGraph(torch.nn.Module):
@@ -162,13 +242,13 @@ class VisionGraph(torch.nn.Module):
 
     def __init__(self, model: Any, *, apart: bool) -> None:
         super().__init__()
-        self.model = model
+        self._eyes = eyes_of(model)
         self._apart = apart
 
     def forward(self, pixel_values: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return ``image_features`` (tokens, width) of images (N, channels, height, width)."""
         images = pixel_values[:, None] if self._apart else pixel_values
-        features = self.model.get_image_features(pixel_values=images, return_dict=True).pooler_output
+        features = self._eyes.get_image_features(pixel_values=images, return_dict=True).pooler_output
         if isinstance(features, tuple | list):
             features = torch.cat(list(features), 0)
         return {"image_features": features.reshape(-1, features.shape[-1])}
@@ -220,9 +300,11 @@ class EmbeddedDecoderGraph(CachedGraph):
         Args:
             inputs_embeds: The embeddings.
             attention_mask: 1 for a token and 0 for padding (B, P + S), int64.
-            token_type_ids: 1 for a token of an image and 0 for another (B, P + S), int64, if the model takes them.
+            token_type_ids: 1 for a token of an image and 0 for another (B, P + S), int64, if the model takes them; of
+                models that read a prefix 0 for its tokens and 1 for those behind it.
             past_key_values: Keys and values (B, heads, P, width) of each layer.
         """
         given = {} if token_type_ids is None else {_TYPES: token_type_ids}
-        length = inputs_embeds.shape[1]
-        return self.read(length, attention_mask, past_key_values, inputs_embeds=inputs_embeds, **given)
+        cache = as_dynamic(past_key_values, self._empty, unread=token_type_ids is not None)
+        result = self.read_from(cache, inputs_embeds.shape[1], attention_mask, inputs_embeds=inputs_embeds, **given)
+        return {"logits": result.logits, "present": kept_by(getattr(result, self._cache_name))}
