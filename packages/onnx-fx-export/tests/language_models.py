@@ -176,6 +176,11 @@ _INTERLEAVED = {
 }
 _WINDOWED = {**_TOWER, "out_hidden_size": 32, "intermediate_size": 32, "window_size": 16, "fullatt_block_indexes": [1]}
 
+_SIGLIP = {**_EYES_APART, "model_type": "siglip_vision_model"}
+_PIXTRAL = {**_EYES_APART, "model_type": "pixtral", "hidden_size": 32, "head_dim": 16, "initializer_range": 0.3}
+_WHOLE = {"vision_feature_layer": -1, "vision_feature_select_strategy": "full"}
+_TILES = {"image_grid_pinpoints": [[16, 32], [32, 16], [32, 32], [48, 16], [16, 48]]}
+
 # Models that read images among the tokens of a text.
 VISION_LANGUAGE: dict[str, tuple[str, dict[str, Any]]] = {
     "llava": ("LlavaConfig", {**_IDS, **_IMAGE_TOKEN, "text_config": {**_GROUPED, "model_type": "llama"},
@@ -189,9 +194,19 @@ VISION_LANGUAGE: dict[str, tuple[str, dict[str, Any]]] = {
                                     "text_config": {**_GROUPED, "model_type": "llama"}, "vision_config": _EYES_APART}),
     "paligemma": ("PaliGemmaConfig", {**_IDS, **_IMAGE_TOKEN, "projection_dim": 32,
                                       "text_config": {**_GROUPED, "model_type": "gemma", "head_dim": 8},
-                                      "vision_config": {**_EYES_APART, "model_type": "siglip_vision_model"}}),
+                                      "vision_config": _SIGLIP}),
     "deepseek_vl": ("DeepseekVLConfig", {**_IDS, **_IMAGE_TOKEN, "text_config": {**_GROUPED, "model_type": "llama"},
-                                         "vision_config": {**_EYES_APART, "model_type": "siglip_vision_model"}}),
+                                         "vision_config": _SIGLIP}),
+    "llava_pixtral": ("LlavaConfig", {**_IDS, **_IMAGE_TOKEN, **_WHOLE, "vision_config": _PIXTRAL,
+                                      "text_config": {**_GROUPED, "model_type": "mistral"}}),
+    "mistral3": ("Mistral3Config", {**_IDS, **_IMAGE_TOKEN, "spatial_merge_size": 2, "vision_feature_layer": -1,
+                                    "vision_config": _PIXTRAL, "text_config": {**_GROUPED, "model_type": "mistral"}}),
+    "llava_next": ("LlavaNextConfig", {**_IDS, **_IMAGE_TOKEN, **_TILES,
+                                       "text_config": {**_GROUPED, "model_type": "mistral"},
+                                       "vision_config": {**_EYES, "model_type": "clip_vision_model"}}),
+    "llava_onevision": ("LlavaOnevisionConfig", {**_IDS, **_IMAGE_TOKEN, **_TILES, "video_token_id": 62,
+                                                 "vision_aspect_ratio": "anyres_max_2", "vision_config": _SIGLIP,
+                                                 "text_config": {**_GROUPED, "model_type": "qwen2"}}),
     "qwen2_vl": ("Qwen2VLConfig", {**_MARKS, "text_config": _PLACED, "vision_config": {**_TOWER, "embed_dim": 32}}),
     "qwen2_5_vl": ("Qwen2_5_VLConfig", {**_MARKS, "text_config": _PLACED, "vision_config": _WINDOWED}),
     "qwen3_vl": ("Qwen3VLConfig", {**_MARKS, "text_config": _INTERLEAVED, "vision_config": _ADDING}),

@@ -104,7 +104,9 @@ class Generator:
                 that sees ``pixel_values`` (N, channels, height, width), float32: the images in the order of their
                 tokens, or (B, N, channels, height, width) with zeros for those that a text does not have. A model whose
                 images have any size reads their patches (patches, numbers) instead, and ``image_grid_thw`` (N, 3),
-                int64: frames, rows and columns of each. ``decoder_input_ids`` (B, T), int64, are what is generated
+                int64: frames, rows and columns of each; or ``image_sizes`` (N, 2), int64, beside the pixels: height and
+                width of each, whose tiles (N, tiles, channels, height, width) it reads then if it was made for them.
+                ``decoder_input_ids`` (B, T), int64, are what is generated
                 after an encoder begins with; by default that is the start token, and the language that the settings
                 force.
 

@@ -11,16 +11,21 @@ import numpy.typing as npt
 
 from onnx_fx_export.errors import InvalidArgumentError
 from onnx_fx_export.generation.sessions import GraphSession
+from onnx_fx_export.generation.tiles import TileLayout
 
 __all__ = ["Eyes", "Places", "Reading"]
 
 Tokens = npt.NDArray[np.int64]
 Array = npt.NDArray[Any]
-_IMAGES, _GRIDS, _FEATURES = "pixel_values", "image_grid_thw", "image_features"
+_IMAGES, _GRIDS, _FEATURES, _NEWLINE = "pixel_values", "image_grid_thw", "image_features", "image_newline"
+# Rows and columns of pixels of each image that are no padding.
+_SIZES = "image_sizes"
+# How many images each text has.
+_COUNTS = "batch_num_images"
 # Which parts of images are no padding.
 _PARTS = "pixel_attention_mask"
 # Texts, images, channels, height, width.
-_AXES_APART = 5
+_AXES, _AXES_APART = 4, 5
 # What processors say of each token beside images: 1 for one that stands for a part of an image, as here.
 _TYPES = ("token_type_ids", "mm_token_type_ids")
 
@@ -49,7 +54,11 @@ class Eyes:
         self._image_token = config["image_token_id"]
         self.merge = config["vision"].get("spatial_merge_size", 1)
         self.reads_prefix = config["embedding"].get("token_types") == "prefix"
-        self.names = [*self.vision.declared, *_TYPES, _PARTS]
+        self._side = config["vision"].get("side", 0)
+        tiles = config["vision"].get("tiles")
+        self._tiles = TileLayout.of(tiles) if tiles else None
+        self._fewest = config["vision"].get("fewest_sides", 1)
+        self.names = [*self.vision.declared, *_TYPES, _PARTS, *config["vision"].get("beside", [])]
 
     def is_image(self, tokens: Tokens) -> Tokens:
         """Return 1 for the tokens (B, S) that stand for a part of an image."""
@@ -76,11 +85,71 @@ class Eyes:
     def _seen(self, given: Mapping[str, Array]) -> list[Array]:
         if _IMAGES not in given and _GRIDS not in given:
             return []
-        if _GRIDS not in self.vision.declared:
+        if self._tiles:
+            return self._joined(self._tiles, given)
+        if self._side:
+            images = [{_IMAGES: image} for image in self._cropped(given)]
+        elif _GRIDS not in self.vision.declared:
             images = [{_IMAGES: image[None]} for image in _in_order(given[_IMAGES], given.get(_PARTS))]
         else:
             images = [_checked_grids(given, self.merge)]
         return [self.vision.run(image, {})[_FEATURES].numpy() for image in images]
+
+    def _cropped(self, given: Mapping[str, Array]) -> list[Array]:
+        """Return images (1, channels, height, width) without the padding that a batch of several sizes has.
+
+        Raises:
+            InvalidArgumentError: If they have other sizes than the model reads.
+        """
+        images = given[_IMAGES]
+        sizes = np.asarray(given.get(_SIZES, [images.shape[2:]] * len(images)), np.int64)
+        fits = images.ndim == _AXES and sizes.shape == (len(images), 2)
+        if (
+            not fits
+            or (sizes % self._side).any()
+            or (sizes < self._fewest * self._side).any()
+            or (sizes > images.shape[2:]).any()
+        ):
+            raise InvalidArgumentError(
+                f"{_SIZES} has to say of each image in {_IMAGES} (N, channels, height, width) how high and wide it is, "
+                f"by {self._side}, and at least {self._fewest * self._side}: it is {sizes.tolist()} for {images.shape}."
+            )
+        return [image[None, :, :height, :width] for image, (height, width) in zip(images, sizes, strict=True)]
+
+    def _joined(self, layout: TileLayout, given: Mapping[str, Array]) -> list[Array]:
+        """Return what stands for the tokens of images that are read in tiles."""
+        sizes = np.asarray(given.get(_SIZES, ()), np.int64).reshape(-1, 2)
+        result, several = [], self.vision.declared[_IMAGES].shape[0]
+        for tiles, (height, width) in zip(_tiles_of(layout, sizes, given), sizes.tolist(), strict=True):
+            whole = np.pad(tiles, ((0, -len(tiles) % several), (0, 0), (0, 0), (0, 0)))
+            made = [self.vision.run({_IMAGES: some}, {}) for some in np.split(whole, len(whole) // several)]
+            features = np.concatenate([each[_FEATURES].numpy() for each in made])[: len(tiles)]
+            result.append(layout.packed(features, made[0][_NEWLINE].numpy(), height, width))
+        return result
+
+
+def _tiles_of(layout: TileLayout, sizes: Tokens, given: Mapping[str, Array]) -> list[Array]:
+    """Return the tiles (tiles, channels, height, width) of each image, without those that fill up a batch.
+
+    Where a text has several images, as ``batch_num_images`` says, each of them is one tile.
+
+    Raises:
+        InvalidArgumentError: If there are more or fewer.
+    """
+    images = np.asarray(given.get(_IMAGES, np.zeros((0, 0, 0, 0))))
+    texts = np.asarray(given.get(_COUNTS, np.ones(len(sizes))), np.int64).reshape(-1)
+    alone = np.repeat(texts == 1, texts)
+    if len(alone) == len(sizes) and (sizes > 0).all():
+        counts = [layout.count(*size) if one else 1 for size, one in zip(sizes.tolist(), alone, strict=True)]
+        if images.ndim == _AXES and len(images) == sum(counts):
+            return np.split(images, np.cumsum(counts)[:-1]) if counts else []
+        if images.ndim == _AXES_APART and len(images) == len(counts) and images.shape[1] >= max(counts, default=0):
+            return [image[:count] for image, count in zip(images, counts, strict=True)]
+    raise InvalidArgumentError(
+        f"{_SIZES} (N, 2) has to say how high and wide each image was whose tiles are in {_IMAGES} (N, tiles, "
+        f"channels, height, width), and {_COUNTS} how many of them each text has: they are {sizes.tolist()} for "
+        f"{images.shape} and {texts.tolist()}."
+    )
 
 
 def _in_order(images: Array, parts: Array | None) -> Array:

@@ -13,6 +13,8 @@ from onnx_fx_export.generation.kinds.decoder import Decoder
 from onnx_fx_export.generation.kinds.encoder_decoder import EncoderDecoder
 from onnx_fx_export.generation.kinds.grids import GridVisionLanguage
 from onnx_fx_export.generation.kinds.recurrent import Recurrent
+from onnx_fx_export.generation.kinds.sized import SizedVisionLanguage
+from onnx_fx_export.generation.kinds.tiled import TiledVisionLanguage
 from onnx_fx_export.generation.kinds.vision_language import VisionLanguage, eyes_of
 from onnx_fx_export.generation.requirements import transformers
 from onnxops_decomp.exporting import cache_argument
@@ -76,12 +78,27 @@ def senses_of(model: Any) -> list[str]:
 
 def _decoder(model: Any) -> type[Kind]:
     """Return the kind of a decoder, which is that of its cache: with states of one size or without, unless it sees."""
-    if (eyes := eyes_of(model)) is not None:
-        grids = "image_grid_thw" in inspect.signature(eyes.get_image_features).parameters
-        return GridVisionLanguage if grids else VisionLanguage
+    if eyes_of(model) is not None:
+        return _seeing(model)
     if cache_argument(model) == "cache_params":
         return Recurrent
     # Releases of transformers without such layers give models with states caches of their own.
     states = getattr(transformers().cache_utils, "LinearAttentionCacheLayerMixin", ())
     cache = transformers().DynamicCache(config=model.config)
     return Recurrent if any(isinstance(layer, states) for layer in cache.layers) else Decoder
+
+
+def _seeing(model: Any) -> type[VisionLanguage]:
+    """Return the kind of a model that sees, by what its features of images are made of."""
+    bodies = (body for body in (model, model.base_model) if hasattr(body, "get_image_features"))
+    taken = {name: p for body in bodies for name, p in inspect.signature(body.get_image_features).parameters.items()}
+    if "image_grid_thw" in taken:
+        return GridVisionLanguage
+    if (sizes := taken.get("image_sizes")) is not None:
+        if getattr(model.config, "image_grid_pinpoints", None):
+            return TiledVisionLanguage
+        # Models with one of several towers hand the sizes on to those that read them.
+        tower = inspect.signature(model.get_encoder(modality="image").forward).parameters
+        if "image_sizes" in tower or sizes.default is inspect.Parameter.empty:
+            return SizedVisionLanguage
+    return VisionLanguage

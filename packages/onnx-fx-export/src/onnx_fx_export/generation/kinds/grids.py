@@ -75,13 +75,13 @@ class GridVisionLanguage(VisionLanguage):
         images = {name: value.numpy() for name, value in self._seen(self._sizes).items()}
         return self.extended({"input_ids": self._with_images(text, self._sizes), **images}, np.zeros(0, np.int64))
 
-    def _read_by_model(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def _read_by_model(self) -> list[torch.Tensor]:
         """Return what the model makes of the images of the trial, and its logits."""
         images = {name: self._trial[name] for name in (_IMAGES, _GRIDS)}
         features = _joined(self.model.get_image_features(**images, return_dict=True))
-        return features, self.model(**self._trial).logits
+        return [features, self.model(**self._trial).logits]
 
-    def _read_by_graphs(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def _read_by_graphs(self) -> list[torch.Tensor]:
         """Return the same as the graphs compute it."""
         tokens, mask, types = (self._trial[name] for name in ("input_ids", "attention_mask", _TYPES))
         features = PatchGraph(self.model, self._layout)(self._trial[_IMAGES], self._trial[_GRIDS])["image_features"]
@@ -91,7 +91,7 @@ class GridVisionLanguage(VisionLanguage):
         graph = PlacedDecoderGraph(self.model, last_logits=False, empty=self._empty)
         result = graph(embeds, mask, torch.from_numpy(places), past)["logits"]
         assert isinstance(result, torch.Tensor)
-        return features, result
+        return [features, result]
 
     def _refused(self, why: str) -> Exception:
         return super()._refused(f"{why} (transformers {transformers().__version__})")

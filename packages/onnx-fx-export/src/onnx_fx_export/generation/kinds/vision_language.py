@@ -20,7 +20,7 @@ from onnx_fx_export.generation.kinds.base import Batch, Part, Tokens
 from onnx_fx_export.generation.kinds.decoder import CachedGraph, Decoder
 from onnx_fx_export.generation.trials import differ
 
-__all__ = ["EmbeddingGraph", "VisionLanguage", "eyes_of"]
+__all__ = ["EmbeddingGraph", "VisionLanguage", "eyes_of", "joined"]
 
 _IMAGES, _TYPES = "pixel_values", "token_type_ids"
 _FEATURES_OF = "get_image_features"
@@ -47,6 +47,9 @@ class VisionLanguage(Decoder):
     parameters: ClassVar = {"input_ids", _IMAGES, "inputs_embeds", "attention_mask"}
     main_inputs: ClassVar = ("input_ids", _IMAGES)
     reads: tuple[str, ...] = ("text", "images")
+    names_of_images: tuple[str, ...] = (_IMAGES,)
+    # How many images are tried.
+    _several = 1
 
     def __init__(self, model: Any) -> None:
         super().__init__(model)
@@ -91,11 +94,12 @@ class VisionLanguage(Decoder):
                 raise self._refused("what it makes of images is not what their patches alone give")
         return int(found[0].shape[1])
 
-    @functools.cached_property
-    def _trial(self) -> dict[str, torch.Tensor]:
-        """A prompt with an image, and with all tokens that mean something to the model beside it."""
-        (row,) = self.batch((_TRIED,)).rows
-        return self.extended({**row, "input_ids": np.append(row["input_ids"], self._named)}, np.zeros(0, np.int64))
+    @property
+    def _trials(self) -> list[dict[str, torch.Tensor]]:
+        """Prompts with an image, and with all tokens that mean something to the model beside it."""
+        nothing = np.zeros(0, np.int64)
+        rows = self.batch((_TRIED,) * self._several).rows
+        return [self.extended({**row, "input_ids": np.append(row["input_ids"], self._named)}, nothing) for row in rows]
 
     @property
     def _named(self) -> Tokens:
@@ -105,18 +109,39 @@ class VisionLanguage(Decoder):
         known = [int(token) for name, ids in named.items() if not _STANDS_FOR.match(name) for token in ids]
         return np.array([token for token in known if 0 <= token < count and token != self._image_token], np.int64)
 
-    def _read_by_model(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return what the model makes of the images of the trial, and its logits."""
-        return self._features, self.model(**self._trial).logits
+    def _read_by_model(self) -> list[torch.Tensor]:
+        """Return what the model makes of the images of the trials, and its logits."""
+        result = []
+        for trial in self._trials:
+            images = {name: trial[name] for name in self.names_of_images}
+            features = eyes_of(self.model).get_image_features(**images, return_dict=True).pooler_output
+            result += [joined(features), self.model(**trial).logits]
+        return result
 
-    def _read_by_graphs(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def _read_by_graphs(self) -> list[torch.Tensor]:
         """Return the same as the graphs compute it."""
-        tokens, mask = (self._trial[name] for name in ("input_ids", "attention_mask"))
-        embeds = EmbeddingGraph(self.model)(tokens, self._features)["inputs_embeds"]
-        graph = EmbeddedDecoderGraph(self.model, last_logits=False, empty=self._empty)
-        result = graph(embeds, mask, self._trial.get(_TYPES), past_of(self.layers, 1, 0, self.model.dtype))["logits"]
-        assert isinstance(result, torch.Tensor)
-        return self._features, result
+        result, graph = [], EmbeddedDecoderGraph(self.model, last_logits=False, empty=self._empty)
+        for trial, picture in zip(self._trials, self._pictures(self._several), strict=True):
+            features = self._features_of(picture)
+            embeds = EmbeddingGraph(self.model)(trial["input_ids"], features)["inputs_embeds"]
+            past = past_of(self.layers, 1, 0, self.model.dtype)
+            logits = graph(embeds, trial["attention_mask"], trial.get(_TYPES), past)["logits"]
+            assert isinstance(logits, torch.Tensor)
+            result += [features, logits]
+        return result
+
+    def _features_of(self, picture: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Return what the graph for images makes of one (tokens, width)."""
+        features: torch.Tensor = VisionGraph(self.model, apart=self._looked[1])(picture[_IMAGES])["image_features"]
+        return features
+
+    def _pictures(self, count: int) -> list[dict[str, torch.Tensor]]:
+        """Return random images, each by the names of the model's parameters, with a first axis of 1."""
+        return [{_IMAGES: image[None]} for image in self._images(count)]
+
+    def _count(self, picture: Mapping[str, torch.Tensor]) -> int:
+        """Return how many tokens stand for an image."""
+        return len(self._features)
 
     def _unchanged(self) -> contextlib.AbstractContextManager[None]:
         """Let a model forget afterwards what it keeps of the last text."""
@@ -125,7 +150,8 @@ class VisionLanguage(Decoder):
     def _refused(self, why: str) -> Exception:
         return InvalidArgumentError(
             f"{type(self.model).__name__} cannot be written: so far only models are supported that read pixels of "
-            f"images of one size, or patches on grids as Qwen2-VL does: {why}."
+            "images, of one size, with their sizes as Pixtral does or in tiles as LLaVA-NeXT does, or patches on grids "
+            f"as Qwen2-VL does: {why}."
         )
 
     def _images(self, count: int) -> torch.Tensor:
@@ -196,12 +222,18 @@ class VisionLanguage(Decoder):
         """Return random prompts, padded on the left, each with an image; one of a single token has none."""
         if lengths == (1,):
             return self._with_types(super().batch(lengths))
-        image = np.full(len(self._features), self._image_token)
-        rows = [np.concatenate([row[:1], image, row[1:]]) for row in self.draw(lengths)]
-        images = self._images(len(rows)).numpy()
+        pictures = self._pictures(len(lengths))
+        images = [np.full(self._count(picture), self._image_token) for picture in pictures]
+        rows = [
+            np.concatenate([row[:1], image, row[1:]]) for row, image in zip(self.draw(lengths), images, strict=True)
+        ]
         batch = self._with_types(self.padded(rows))
-        shown = [{**row, _IMAGES: images[number]} for number, row in enumerate(batch.rows)]
-        return Batch(batch.lengths, {**batch.inputs, _IMAGES: images}, shown)
+        shown = [
+            {**row, **{name: image.numpy() for name, image in picture.items()}}
+            for row, picture in zip(batch.rows, pictures, strict=True)
+        ]
+        together = {name: _padded([row[name] for row in shown]) for name in self.names_of_images}
+        return Batch(batch.lengths, {**batch.inputs, **together}, shown)
 
     def _with_types(self, batch: Batch) -> Batch:
         """Say of prompts what processors say of them, if the model reads it: that all of a prompt is prefix."""
@@ -213,8 +245,9 @@ class VisionLanguage(Decoder):
         """Return prompt and tokens in one, with the image."""
         inputs = super().extended(row, tokens)
         if _IMAGES in row:
-            images = torch.from_numpy(row[_IMAGES])[None]
-            inputs[_IMAGES] = images[None] if self._looked[1] else images
+            inputs |= {name: torch.from_numpy(row[name]) for name in self.names_of_images}
+            if self._looked[1]:
+                inputs[_IMAGES] = inputs[_IMAGES][None]
         if self._takes_types:
             inputs[_TYPES] = (inputs["input_ids"] == self._image_token).long()
         if self._reads_prefix:
@@ -249,9 +282,21 @@ class VisionGraph(torch.nn.Module):
         """Return ``image_features`` (tokens, width) of images (N, channels, height, width)."""
         images = pixel_values[:, None] if self._apart else pixel_values
         features = self._eyes.get_image_features(pixel_values=images, return_dict=True).pooler_output
-        if isinstance(features, tuple | list):
-            features = torch.cat(list(features), 0)
-        return {"image_features": features.reshape(-1, features.shape[-1])}
+        return {"image_features": joined(features)}
+
+
+def joined(features: Any) -> torch.Tensor:
+    """Return what a model makes of images (tokens, width), whether it has it by image or not."""
+    together: torch.Tensor = torch.cat(list(features), 0) if isinstance(features, tuple | list) else features
+    return together.reshape(-1, together.shape[-1])
+
+
+def _padded(arrays: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    """Return arrays (1, ...) as one (N, ...), with zeros behind what is smaller."""
+    shape = np.max([array.shape for array in arrays], axis=0)
+    return np.concatenate([
+        np.pad(array, [(0, most - size) for most, size in zip(shape, array.shape, strict=True)]) for array in arrays
+    ])  # fmt: skip
 
 
 class EmbeddingGraph(torch.nn.Module):
