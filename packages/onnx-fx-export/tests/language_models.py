@@ -212,6 +212,18 @@ VISION_LANGUAGE: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3_vl": ("Qwen3VLConfig", {**_MARKS, "text_config": _INTERLEAVED, "vision_config": _ADDING}),
 }  # fmt: skip
 
+_EARS = {"hidden_size": 32, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2,
+         "num_mel_bins": 8, "initializer_range": 0.3}  # fmt: skip
+_HEARING = {"audio_token_id": 63, "audio_config": {**_EARS, "max_source_positions": 20}}
+
+# Models that read sounds among the tokens of a text.
+SPEECH_LANGUAGE: dict[str, tuple[str, dict[str, Any]]] = {
+    "voxtral": ("VoxtralConfig", {**_HEARING, "text_config": {**_GROUPED, "model_type": "llama"}}),
+    "audio_flamingo3": ("AudioFlamingo3Config", {**_HEARING, "text_config": {**_GROUPED, "model_type": "qwen2"}}),
+    "glm_asr": ("GlmAsrConfig", {**_HEARING, "text_config": {**_GROUPED, "model_type": "llama"},
+                                 "audio_config": {**_EARS, "max_position_embeddings": 20, "num_key_value_heads": 2}}),
+}  # fmt: skip
+
 # So large weights are that the tokens vary.
 _SPREAD = dict.fromkeys(("t5", "mt5", "umt5", "longt5", "longt5_global", "pegasus", "mbart", "whisper"), 0.7)
 
@@ -225,7 +237,8 @@ def language_model(name: str, **settings: Any) -> Any:
     """
     import transformers
 
-    kind, given = (CONFIGURATIONS | UNEQUAL | ENCODER_DECODERS | REFUSED | STATE_SPACES | VISION_LANGUAGE)[name]
+    tables = CONFIGURATIONS | UNEQUAL | ENCODER_DECODERS | REFUSED | STATE_SPACES | VISION_LANGUAGE | SPEECH_LANGUAGE
+    kind, given = tables[name]
     torch.manual_seed(0)
     config = getattr(transformers, kind)(**{**given, **settings})
     model = getattr(transformers, f"AutoModelFor{_head(name)}").from_config(config).eval()
@@ -233,7 +246,7 @@ def language_model(name: str, **settings: Any) -> Any:
         for weight in model.parameters():
             if weight.dim() > 1:
                 weight.data.normal_(std=_SPREAD.get(name, 0.2))
-    if name in VISION_LANGUAGE:  # which do not generate images
+    if name in VISION_LANGUAGE | SPEECH_LANGUAGE:  # which do not generate images or sounds
         model.get_output_embeddings().weight.data[_MARKS["image_token_id"]] = 0
     return model
 
@@ -244,7 +257,7 @@ def _head(name: str) -> str:
         return "ImageTextToText"
     if name in ("whisper", "moonshine", "speech_to_text"):
         return "SpeechSeq2Seq"
-    return "Seq2SeqLM" if name in ENCODER_DECODERS | REFUSED else "CausalLM"
+    return "Seq2SeqLM" if name in ENCODER_DECODERS | REFUSED | SPEECH_LANGUAGE else "CausalLM"
 
 
 def input_shapes(file: Path) -> dict[str, list[str | int]]:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from onnx_fx_export.errors import InvalidArgumentError
 from onnx_fx_export.generation.config import ADAPTER_SUFFIX, CONFIG_FILE
 from onnx_fx_export.generation.requirements import onnxruntime
-from onnx_fx_export.generation.seeing import Eyes, Reading
+from onnx_fx_export.generation.seeing import Reading, senses_of
 from onnx_fx_export.generation.sessions import DecoderSession, GraphSession, PromptSession
 
 __all__ = ["Generator"]
@@ -34,7 +34,7 @@ class Generator:
 
     Attributes:
         config: What ``genai_config.json`` says.
-        eyes: What reads images, if the model does.
+        eyes: What reads images or sounds among the tokens of a text, if the model does.
         pads_behind: Whether the model counts the tokens of each row from the start, with padding behind the prompts.
         window: How many tokens the layers keep that forget those before their windows, if any do.
 
@@ -64,7 +64,7 @@ class Generator:
             raise InvalidArgumentError(f"{path / CONFIG_FILE} names no decoder. Write the folder anew.")
         decoder, encoder = self.config["model"]["decoder"], self.config["model"].get("encoder")
         self._encoder = GraphSession(path / encoder["filename"], providers) if encoder else None
-        self.eyes = Eyes(path, self.config["model"], providers) if "vision" in self.config["model"] else None
+        self.eyes = senses_of(path, self.config["model"], providers)
         self._decoder = DecoderSession(path / decoder["filename"], providers, decoder)
         prompt = self.config["model"].get("prompt")
         self._prompt = prompt and PromptSession(
@@ -200,7 +200,8 @@ class Generator:
     ) -> dict[str, Array]:
         """Return what a call gives by the names of inputs, with the mask that it leaves out."""
         wanted = ["input_ids"] if self._encoder is None else list(self.config["model"]["encoder"]["inputs"])
-        others = {_GENAI_NAMES.get(name, name): np.asarray(value) for name, value in inputs.items()}
+        names = _GENAI_NAMES if self._encoder else {}
+        others = {names.get(name, name): np.asarray(value) for name, value in inputs.items()}
         optional = ["decoder_input_ids"] if self._encoder else self.eyes.names if self.eyes else []
         known = {*wanted, *optional}
         if unknown := sorted(others.keys() - known):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,7 @@ from onnx_fx_export.errors import InvalidArgumentError
 from onnx_fx_export.generation.sessions import GraphSession
 from onnx_fx_export.generation.tiles import TileLayout
 
-__all__ = ["Eyes", "Places", "Reading"]
+__all__ = ["Eyes", "Places", "Reading", "senses_of"]
 
 Tokens = npt.NDArray[np.int64]
 Array = npt.NDArray[Any]
@@ -39,6 +39,11 @@ class Eyes:
         embedding: The graph for embeddings.
         none: What no image is made into.
         merge: How many rows and columns of patches become one token.
+        section: What the configuration calls the graph for images.
+        token: What it calls the token that stands for a part of them.
+        what: What they are.
+        reads: What models call them.
+        made: What graphs call their features.
         reads_prefix: Whether types of tokens are 0 in a prefix and 1 behind it, and not those of images.
 
     Args:
@@ -47,18 +52,25 @@ class Eyes:
         providers: Execution providers of ONNX Runtime, the preferred one first.
     """
 
+    section: ClassVar = "vision"
+    token: ClassVar = "image_token_id"
+    what: ClassVar = "images"
+    reads: ClassVar = _IMAGES
+    made: ClassVar = _FEATURES
+
     def __init__(self, folder: Path, config: Mapping[str, Any], providers: Sequence[str]) -> None:
-        self.vision = GraphSession(folder / config["vision"]["filename"], providers)
+        vision = config[self.section]
+        self.vision = GraphSession(folder / vision["filename"], providers)
         self.embedding = GraphSession(folder / config["embedding"]["filename"], providers)
-        self.none = self.embedding.zeros(_FEATURES, 0).numpy()
-        self._image_token = config["image_token_id"]
-        self.merge = config["vision"].get("spatial_merge_size", 1)
+        self.none = self.embedding.zeros(self.made, 0).numpy()
+        self._image_token = config[self.token]
+        self.merge = vision.get("spatial_merge_size", 1)
         self.reads_prefix = config["embedding"].get("token_types") == "prefix"
-        self._side = config["vision"].get("side", 0)
-        tiles = config["vision"].get("tiles")
+        self._side = vision.get("side", 0)
+        tiles = vision.get("tiles")
         self._tiles = TileLayout.of(tiles) if tiles else None
-        self._fewest = config["vision"].get("fewest_sides", 1)
-        self.names = [*self.vision.declared, *_TYPES, _PARTS, *config["vision"].get("beside", [])]
+        self._fewest = vision.get("fewest_sides", 1)
+        self.names = [*self.vision.declared, *_TYPES, _PARTS, *vision.get("beside", [])]
 
     def is_image(self, tokens: Tokens) -> Tokens:
         """Return 1 for the tokens (B, S) that stand for a part of an image."""
@@ -78,7 +90,8 @@ class Eyes:
         result = np.concatenate([self.none, *self._seen(given)])
         if len(result) != (wanted := int(self.is_image(tokens).sum())):
             raise InvalidArgumentError(
-                f"The prompts have {wanted} tokens for images, but the images in {_IMAGES} stand for {len(result)}."
+                f"The prompts have {wanted} tokens for {self.what}, but the {self.what} in {self.reads} stand for "
+                f"{len(result)}."
             )
         return result
 
@@ -203,6 +216,35 @@ def _checked_grids(given: Mapping[str, Array], merge: int) -> dict[str, Array]:
     return {_IMAGES: patches, _GRIDS: grids}
 
 
+class Ears(Eyes):
+    """The graphs for sounds of one length and embeddings."""
+
+    section: ClassVar = "speech"
+    token: ClassVar = "audio_token_id"
+    what: ClassVar = "sounds"
+    reads: ClassVar = "input_features"
+    made: ClassVar = "audio_features"
+
+    def _seen(self, given: Mapping[str, Array]) -> list[Array]:
+        declared = {name: value.shape for name, value in self.vision.declared.items()}
+        shapes = {name: list(given[name].shape) for name in declared if name in given}
+        if not shapes:
+            return []
+        count = next(iter(shapes.values()))[0]
+        if shapes != {name: [count, *shape[1:]] for name, shape in declared.items()}:
+            raise InvalidArgumentError(
+                f"Sounds have the shapes {declared}, with as many in each as there are, and these have {shapes}."
+            )
+        sounds = [{name: given[name][place, None] for name in declared} for place in range(count)]
+        return [self.vision.run(sound, {})[self.made].numpy() for sound in sounds]
+
+
+def senses_of(folder: Path, config: Mapping[str, Any], providers: Sequence[str]) -> Eyes | None:
+    """Return what reads images or sounds among the tokens of a text, if a folder has graphs for them."""
+    kinds: tuple[type[Eyes], ...] = (Eyes, Ears)
+    return next((kind(folder, config, providers) for kind in kinds if kind.section in config), None)
+
+
 class Reading:
     """One text with images as it grows.
 
@@ -239,7 +281,7 @@ class Reading:
                 )
         # What a model generates means no image.
         features = self._eyes.none if self._types.size else self._eyes.features(tokens, self._given)
-        embeds = self._eyes.embedding.run({"input_ids": tokens, _FEATURES: features}, {})
+        embeds = self._eyes.embedding.run({"input_ids": tokens, self._eyes.made: features}, {})
         self._types = np.concatenate([self._types, types], 1)
         places = self._places.read(is_image, mask, self._given.get(_GRIDS))
         read = {"token_type_ids": self._types, "position_ids": places}

@@ -12,10 +12,11 @@ from onnx_fx_export.generation.kinds.base import Kind
 from onnx_fx_export.generation.kinds.decoder import Decoder
 from onnx_fx_export.generation.kinds.encoder_decoder import EncoderDecoder
 from onnx_fx_export.generation.kinds.grids import GridVisionLanguage
+from onnx_fx_export.generation.kinds.hearing import HEARING, HearingLanguage
 from onnx_fx_export.generation.kinds.recurrent import Recurrent
 from onnx_fx_export.generation.kinds.sized import SizedVisionLanguage
 from onnx_fx_export.generation.kinds.tiled import TiledVisionLanguage
-from onnx_fx_export.generation.kinds.vision_language import VisionLanguage, eyes_of
+from onnx_fx_export.generation.kinds.vision_language import SIGHT, VisionLanguage, body_of
 from onnx_fx_export.generation.requirements import transformers
 from onnxops_decomp.exporting import cache_argument
 
@@ -78,8 +79,10 @@ def senses_of(model: Any) -> list[str]:
 
 def _decoder(model: Any) -> type[Kind]:
     """Return the kind of a decoder, which is that of its cache: with states of one size or without, unless it sees."""
-    if eyes_of(model) is not None:
+    if body_of(model, SIGHT) is not None:
         return _seeing(model)
+    if body_of(model, HEARING) is not None and HearingLanguage.takes(model):
+        return HearingLanguage
     if cache_argument(model) == "cache_params":
         return Recurrent
     # Releases of transformers without such layers give models with states caches of their own.

@@ -85,7 +85,7 @@ class GridVisionLanguage(VisionLanguage):
         """Return the same as the graphs compute it."""
         tokens, mask, types = (self._trial[name] for name in ("input_ids", "attention_mask", _TYPES))
         features = PatchGraph(self.model, self._layout)(self._trial[_IMAGES], self._trial[_GRIDS])["image_features"]
-        embeds = EmbeddingGraph(self.model)(tokens, features)["inputs_embeds"]
+        embeds = EmbeddingGraph(self.model, self._image_token)(tokens, features)["inputs_embeds"]
         places = Places(self._layout.merge, 1).read(types.numpy(), mask.numpy(), self._trial[_GRIDS].numpy())
         past = past_of(self.layers, 1, 0, self.model.dtype)
         graph = PlacedDecoderGraph(self.model, last_logits=False, empty=self._empty)

@@ -10,7 +10,7 @@ import torch
 
 from onnx_fx_export.generation.config import VISION_FILE
 from onnx_fx_export.generation.kinds.base import Part
-from onnx_fx_export.generation.kinds.vision_language import VisionLanguage, eyes_of, joined
+from onnx_fx_export.generation.kinds.vision_language import SIGHT, VisionLanguage, body_of, joined
 
 __all__ = ["SizedVisionLanguage"]
 
@@ -29,13 +29,14 @@ class SizedVisionLanguage(VisionLanguage):
     _several = len(_TRIED)
 
     @functools.cached_property
-    def _looked(self) -> tuple[torch.Tensor, bool]:
-        """What the model makes of one image (tokens, width); it takes those of all texts together."""
+    def _apart(self) -> bool:
+        """No, as a look at one image tells."""
         try:
             with torch.no_grad():
-                return self._features_of(self._pictures(1)[0]), False
+                self._features_of(self._pictures(1)[0])
         except Exception as error:  # whatever a model raises that needs more than images
             raise self._refused(str(error)) from error
+        return False
 
     @property
     def _unit(self) -> int:
@@ -53,10 +54,6 @@ class SizedVisionLanguage(VisionLanguage):
     def _features_of(self, picture: Mapping[str, torch.Tensor]) -> torch.Tensor:
         features: torch.Tensor = SizedVisionGraph(self.model)(picture[_IMAGES])["image_features"]
         return features
-
-    def _count(self, picture: Mapping[str, torch.Tensor]) -> int:
-        with torch.no_grad():
-            return len(self._features_of(picture))
 
     def _vision(self) -> Part:
         rows, columns = (self._unit * torch.export.Dim(name, min=_FEWEST, max=_MOST) for name in ("rows", "columns"))
@@ -81,7 +78,7 @@ class SizedVisionGraph(torch.nn.Module):
 
     def __init__(self, model: Any) -> None:
         super().__init__()
-        self._eyes = eyes_of(model)
+        self._eyes = body_of(model, SIGHT)
 
     def forward(self, pixel_values: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return ``image_features`` (tokens, width) of an image (1, channels, height, width)."""

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
+from onnx_fx_export.errors import OnnxExporterError
 from onnx_fx_export.generation.config import VISION_FILE
 from onnx_fx_export.generation.kinds.base import Part
 from onnx_fx_export.generation.kinds.vision_language import VisionLanguage
@@ -58,14 +59,17 @@ class TiledVisionLanguage(VisionLanguage):
         return high, wide
 
     @functools.cached_property
-    def _looked(self) -> tuple[torch.Tensor, bool]:
-        """What the model makes of one image (tokens, width); it takes those of all texts together."""
+    def _apart(self) -> bool:
+        """No, as a look at one image tells."""
         try:
             with torch.no_grad():
                 self._check_joining()
-                return self._features_of(self._pictures(1)[0]), False
+                self._features_of(self._pictures(1)[0])
+        except OnnxExporterError:
+            raise
         except Exception as error:  # whatever a model raises that reads its images in another way
             raise self._refused(str(error)) from error
+        return False
 
     def _check_joining(self) -> None:
         """Compare how tiles are joined with how the model does it, for images of many sizes.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import inspect
 import re
@@ -20,23 +21,46 @@ from onnx_fx_export.generation.kinds.base import Batch, Part, Tokens
 from onnx_fx_export.generation.kinds.decoder import CachedGraph, Decoder
 from onnx_fx_export.generation.trials import differ
 
-__all__ = ["EmbeddingGraph", "VisionLanguage", "eyes_of", "joined"]
+__all__ = ["SIGHT", "EmbeddingGraph", "Sense", "VisionLanguage", "body_of", "joined"]
 
 _IMAGES, _TYPES = "pixel_values", "token_type_ids"
-_FEATURES_OF = "get_image_features"
 # So many tokens has the text that is read by model and graphs.
 _TRIED = 5
 _ROUNDING = {torch.float32: 1e-3, torch.float16: 3e-2}
 _NAME_OF_TOKENS = re.compile("token_(id|ids|index)$")
 _STANDS_FOR = re.compile("(image|video|audio)_token_")
 # Tokens that mean something to the model itself.
-_MARKS = ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
+_MARKS = ("image_token_id", "audio_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
 
 
-def eyes_of(model: Any) -> Any:
-    """Return what makes features of images: the model, or the one without its head; None if neither does."""
+@dataclasses.dataclass(frozen=True)
+class Sense:
+    """What a model reads beside text.
+
+    Attributes:
+        reads: What its forward calls it.
+        method: What makes features of it.
+        token: What its configuration calls the token that stands for a part of it.
+        section: What ``genai_config.json`` calls the graph that makes features of it.
+        file: The name of its file.
+        features: What the graphs call the features.
+    """
+
+    reads: str
+    method: str
+    token: str
+    section: str
+    file: str
+    features: str
+
+
+SIGHT = Sense(_IMAGES, "get_image_features", "image_token_id", "vision", VISION_FILE, "image_features")
+
+
+def body_of(model: Any, sense: Sense) -> Any:
+    """Return what makes features for a sense: the model, or the one without its head; None if neither does."""
     bodies = (model, getattr(model, "base_model", None))
-    return next((body for body in bodies if hasattr(body, _FEATURES_OF)), None)
+    return next((body for body in bodies if hasattr(body, sense.method)), None)
 
 
 class VisionLanguage(Decoder):
@@ -47,33 +71,31 @@ class VisionLanguage(Decoder):
     parameters: ClassVar = {"input_ids", _IMAGES, "inputs_embeds", "attention_mask"}
     main_inputs: ClassVar = ("input_ids", _IMAGES)
     reads: tuple[str, ...] = ("text", "images")
+    sense: ClassVar[Sense] = SIGHT
     names_of_images: tuple[str, ...] = (_IMAGES,)
     # How many images are tried.
     _several = 1
 
     def __init__(self, model: Any) -> None:
         super().__init__(model)
-        token = getattr(model.config, _MARKS[0], None)
+        token = getattr(model.config, self.sense.token, None)
         if not isinstance(token, int):
-            raise self._refused(f"its config.{_MARKS[0]}, the token that stands for images, is {token!r}")
+            raise self._refused(f"its config.{self.sense.token}, the token that stands for images, is {token!r}")
         self._image_token = token
         self._takes_types = _TYPES in inspect.signature(model.forward).parameters
 
     @functools.cached_property
-    def _looked(self) -> tuple[torch.Tensor, bool]:
-        """What the model makes of one image (tokens, width), and whether it takes the images of each text apart."""
+    def _apart(self) -> bool:
+        """Whether the model takes the images of each text apart, as a look at one image tells."""
         first: Exception | None = None
         for apart in (False, True):
             try:
                 with torch.no_grad():
-                    return VisionGraph(self.model, apart=apart)(self._images(1))["image_features"], apart
+                    VisionGraph(self.model, apart=apart)(self._images(1))
+                return apart
             except Exception as error:  # whatever a model raises that needs more than images
                 first = first or error
         raise self._refused(str(first)) from first
-
-    @property
-    def _features(self) -> torch.Tensor:
-        return self._looked[0]
 
     @functools.cached_property
     def _width(self) -> int:
@@ -114,8 +136,8 @@ class VisionLanguage(Decoder):
         result = []
         for trial in self._trials:
             images = {name: trial[name] for name in self.names_of_images}
-            features = eyes_of(self.model).get_image_features(**images, return_dict=True).pooler_output
-            result += [joined(features), self.model(**trial).logits]
+            made = getattr(body_of(self.model, self.sense), self.sense.method)(**images, return_dict=True)
+            result += [joined(made.pooler_output), self.model(**trial).logits]
         return result
 
     def _read_by_graphs(self) -> list[torch.Tensor]:
@@ -123,7 +145,7 @@ class VisionLanguage(Decoder):
         result, graph = [], EmbeddedDecoderGraph(self.model, last_logits=False, empty=self._empty)
         for trial, picture in zip(self._trials, self._pictures(self._several), strict=True):
             features = self._features_of(picture)
-            embeds = EmbeddingGraph(self.model)(trial["input_ids"], features)["inputs_embeds"]
+            embeds = EmbeddingGraph(self.model, self._image_token)(trial["input_ids"], features)["inputs_embeds"]
             past = past_of(self.layers, 1, 0, self.model.dtype)
             logits = graph(embeds, trial["attention_mask"], trial.get(_TYPES), past)["logits"]
             assert isinstance(logits, torch.Tensor)
@@ -132,7 +154,7 @@ class VisionLanguage(Decoder):
 
     def _features_of(self, picture: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Return what the graph for images makes of one (tokens, width)."""
-        features: torch.Tensor = VisionGraph(self.model, apart=self._looked[1])(picture[_IMAGES])["image_features"]
+        features: torch.Tensor = VisionGraph(self.model, apart=self._apart)(picture[_IMAGES])["image_features"]
         return features
 
     def _pictures(self, count: int) -> list[dict[str, torch.Tensor]]:
@@ -141,7 +163,8 @@ class VisionLanguage(Decoder):
 
     def _count(self, picture: Mapping[str, torch.Tensor]) -> int:
         """Return how many tokens stand for an image."""
-        return len(self._features)
+        with torch.no_grad():
+            return len(self._features_of(picture))
 
     def _unchanged(self) -> contextlib.AbstractContextManager[None]:
         """Let a model forget afterwards what it keeps of the last text."""
@@ -169,16 +192,17 @@ class VisionLanguage(Decoder):
         ids = torch.full_like(tokens, self._image_token)
         embedding = Part(
             EMBEDDING_FILE,
-            EmbeddingGraph(self.model),
+            EmbeddingGraph(self.model, self._image_token),
             (ids, torch.zeros(ids.numel(), self._width, dtype=self.model.dtype)),
             (text, {0: "image_token_count"}),
+            ["input_ids", self.sense.features],
         )
         embeds = torch.zeros(*tokens.shape, self._width, dtype=self.model.dtype)
         return [self._vision(), embedding, self._decoder(decoder, embeds, last_logits=last_logits)]
 
     def _vision(self) -> Part:
         # Models make a list of the images that they are given, whose length no graph can leave open.
-        graph = VisionGraph(self.model, apart=self._looked[1])
+        graph = VisionGraph(self.model, apart=self._apart)
         return Part(VISION_FILE, graph, (self._images(1),), ({},), reads_steps=False)
 
     def _decoder(self, decoder: Part, embeds: torch.Tensor, *, last_logits: bool) -> Part:
@@ -191,21 +215,21 @@ class VisionLanguage(Decoder):
 
     def config(self) -> dict[str, Any]:
         """Return ``genai_config.json``."""
-        config = super().config()
+        config, features = super().config(), self.sense.features
         inputs = config["model"]["decoder"]["inputs"]
         del inputs["input_ids"]
         inputs |= {"inputs_embeds": "inputs_embeds"} | ({_TYPES: _TYPES} if self._takes_types else {})
         config["model"] |= {
             "type": self.model.config.model_type,
-            "image_token_id": self._image_token,
-            "vision": {
-                "filename": VISION_FILE,
-                "inputs": {_IMAGES: _IMAGES},
-                "outputs": {"image_features": "image_features"},
+            self.sense.token: self._image_token,
+            self.sense.section: {
+                "filename": self.sense.file,
+                "inputs": {self.sense.reads: self.sense.reads},
+                "outputs": {features: features},
             },
             "embedding": {
                 "filename": EMBEDDING_FILE,
-                "inputs": {"input_ids": "input_ids", "image_features": "image_features"},
+                "inputs": {"input_ids": "input_ids", features: features},
                 "outputs": {"inputs_embeds": "inputs_embeds"},
             },
         }
@@ -244,10 +268,10 @@ class VisionLanguage(Decoder):
     def extended(self, row: Mapping[str, npt.NDArray[Any]], tokens: Tokens) -> dict[str, torch.Tensor]:
         """Return prompt and tokens in one, with the image."""
         inputs = super().extended(row, tokens)
-        if _IMAGES in row:
+        if self.sense.reads in row:
             inputs |= {name: torch.from_numpy(row[name]) for name in self.names_of_images}
-            if self._looked[1]:
-                inputs[_IMAGES] = inputs[_IMAGES][None]
+            if self._apart:
+                inputs[self.sense.reads] = inputs[self.sense.reads][None]
         if self._takes_types:
             inputs[_TYPES] = (inputs["input_ids"] == self._image_token).long()
         if self._reads_prefix:
@@ -275,7 +299,7 @@ class VisionGraph(torch.nn.Module):
 
     def __init__(self, model: Any, *, apart: bool) -> None:
         super().__init__()
-        self._eyes = eyes_of(model)
+        self._eyes = body_of(model, SIGHT)
         self._apart = apart
 
     def forward(self, pixel_values: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -303,13 +327,14 @@ class EmbeddingGraph(torch.nn.Module):
     """Embeddings of tokens, with what was made of images in place of theirs.
 
     Args:
-        model: A model of transformers that reads images.
+        model: A model of transformers that reads images, or sounds in the same way.
+        token: The token that stands for a part of them.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, token: int) -> None:
         super().__init__()
         self.embeddings = model.get_input_embeddings()
-        self._image_token = int(model.config.image_token_id)
+        self._image_token = token
         self._is_known = self._image_token < self.embeddings.num_embeddings
 
     def forward(self, input_ids: torch.Tensor, image_features: torch.Tensor) -> dict[str, torch.Tensor]:
