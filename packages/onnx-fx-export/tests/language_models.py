@@ -106,6 +106,11 @@ ENCODER_DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
                                   "initializer_range": 0.3}),
     "whisper": ("WhisperConfig", {**_ENCODER_DECODER, "num_mel_bins": 8, "max_source_positions": 20,
                                   "max_target_positions": 256}),
+    "pix2struct": ("Pix2StructConfig", {"text_config": {**_IDS, "hidden_size": 32, "d_kv": 8, "d_ff": 64,
+                                                        "num_layers": 2, "num_heads": 4, "decoder_start_token_id": 0},
+                                        "vision_config": {"hidden_size": 32, "patch_embed_hidden_size": 12, "d_ff": 64,
+                                                          "d_kv": 8, "num_hidden_layers": 1, "num_attention_heads": 4,
+                                                          "seq_len": 64}}),
     "moonshine": ("MoonshineConfig", {**_IDS, "hidden_size": 32, "intermediate_size": 64,
                                       "encoder_num_hidden_layers": 1, "decoder_num_hidden_layers": 2,
                                       "encoder_num_attention_heads": 4,
@@ -253,7 +258,7 @@ def language_model(name: str, **settings: Any) -> Any:
 
 def _head(name: str) -> str:
     """Return what transformers calls models of such a task."""
-    if name in VISION_LANGUAGE:
+    if name in VISION_LANGUAGE or name == "pix2struct":
         return "ImageTextToText"
     if name in ("whisper", "moonshine", "speech_to_text"):
         return "SpeechSeq2Seq"

@@ -106,9 +106,9 @@ class Generator:
                 images have any size reads their patches (patches, numbers) instead, and ``image_grid_thw`` (N, 3),
                 int64: frames, rows and columns of each; or ``image_sizes`` (N, 2), int64, beside the pixels: height and
                 width of each, whose tiles (N, tiles, channels, height, width) it reads then if it was made for them.
-                ``decoder_input_ids`` (B, T), int64, are what is generated
-                after an encoder begins with; by default that is the start token, and the language that the settings
-                force.
+                ``flattened_patches`` (B, patches, numbers), float32, come with an ``attention_mask``.
+                ``decoder_input_ids`` (B, T), int64, are what is generated after an encoder begins with; by default that
+                is the start token, and the language that the settings force.
 
         Returns:
             Tokens (B, S + at most ``max_new_tokens``), int64; with an encoder, those of the decoder alone. A row that
@@ -175,11 +175,13 @@ class Generator:
         encoder = self.config["model"]["encoder"]
         if not (block := encoder.get("block")):
             return given
-        tokens, mask = given["input_ids"], given["attention_mask"]
-        length = max(encoder["fewest_blocks"], -(-tokens.shape[1] // block)) * block
-        behind = ((0, 0), (0, length - tokens.shape[1]))
-        tokens = np.pad(tokens, behind, constant_values=self.config["model"]["pad_token_id"])
-        return {**given, "input_ids": tokens, "attention_mask": np.pad(mask, behind)}
+        (name,) = encoder["inputs"].keys() - {"attention_mask"}
+        read, mask = given[name], given["attention_mask"]
+        length = max(encoder["fewest_blocks"], -(-read.shape[1] // block)) * block
+        behind = ((0, 0), (0, length - read.shape[1]))
+        fill = self.config["model"]["pad_token_id"] if name == "input_ids" else 0
+        read = np.pad(read, (*behind, *((0, 0),) * (read.ndim - 2)), constant_values=fill)
+        return {**given, name: read, "attention_mask": np.pad(mask, behind)}
 
     def _factors(self, adapter: str) -> dict[str, Any]:
         """Return the inputs that a file of the folder holds.
@@ -210,6 +212,8 @@ class Generator:
             if input_ids is None:
                 raise InvalidArgumentError("The model continues a prompt of tokens: pass input_ids.")
             others |= _checked(input_ids, attention_mask)
+        elif "attention_mask" in wanted and attention_mask is not None:
+            others["attention_mask"] = _mask_of(attention_mask, others)
         elif "input_values" in wanted and attention_mask is not None and not np.all(attention_mask):
             raise InvalidArgumentError(
                 "The sounds have padding, which the folder does not read: pass sounds of one length."
@@ -288,6 +292,21 @@ def _checked(input_ids: Tokens, attention_mask: Tokens | None) -> dict[str, Toke
     if not mask.any(1).all():
         raise InvalidArgumentError("A prompt has at least one token, and one of these has padding alone.")
     return {"input_ids": tokens, "attention_mask": mask}
+
+
+def _mask_of(mask: Array, given: Mapping[str, Array]) -> Tokens:
+    """Return which of what is encoded is no padding, as whole numbers.
+
+    Raises:
+        InvalidArgumentError: If it is none, or has another shape.
+    """
+    numbers = np.asarray(mask)
+    if any(value.shape[:2] != numbers.shape for value in given.values()) or not np.isin(numbers, (0, 1)).all():
+        raise InvalidArgumentError(
+            f"A mask is 1 for what is read and 0 for padding behind it, and has the first two axes of "
+            f"{', '.join(given)}: its shape is {numbers.shape}."
+        )
+    return numbers.astype(np.int64)
 
 
 def _numbers(name: str, given: Any) -> Tokens:
