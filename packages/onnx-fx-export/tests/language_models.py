@@ -214,6 +214,9 @@ VISION_LANGUAGE: dict[str, tuple[str, dict[str, Any]]] = {
                                                  "text_config": {**_GROUPED, "model_type": "qwen2"}}),
     "qwen2_vl": ("Qwen2VLConfig", {**_MARKS, "text_config": _PLACED, "vision_config": {**_TOWER, "embed_dim": 32}}),
     "qwen2_5_vl": ("Qwen2_5_VLConfig", {**_MARKS, "text_config": _PLACED, "vision_config": _WINDOWED}),
+    "glm4v": ("Glm4vConfig", {**_MARKS, "image_start_token_id": 61, "image_end_token_id": 60, "text_config": _PLACED,
+                              "vision_config": {**_TOWER, "out_hidden_size": 32, "intermediate_size": 32,
+                                                "image_size": 24, "spatial_merge_size": 2}}),
     "qwen3_vl": ("Qwen3VLConfig", {**_MARKS, "text_config": _INTERLEAVED, "vision_config": _ADDING}),
 }  # fmt: skip
 

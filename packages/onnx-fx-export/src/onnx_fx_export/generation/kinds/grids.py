@@ -16,7 +16,7 @@ from onnx_fx_export.generation.caches import Cache, past_of
 from onnx_fx_export.generation.config import VISION_FILE
 from onnx_fx_export.generation.kinds.base import Batch, Part, Tokens
 from onnx_fx_export.generation.kinds.decoder import CachedGraph
-from onnx_fx_export.generation.kinds.patches import PatchLayout, attention_by_segments
+from onnx_fx_export.generation.kinds.patches import PatchLayout, attention_by_segments, lengths_of_images
 from onnx_fx_export.generation.kinds.vision_language import EmbeddingGraph, VisionLanguage
 from onnx_fx_export.generation.requirements import transformers
 from onnx_fx_export.generation.seeing import Places
@@ -223,7 +223,7 @@ class PatchGraph(torch.nn.Module):
             image_grid_thw: Frames, rows and columns of each (images, 3), int64.
         """
         places = self._layout.places(image_grid_thw, pixel_values.shape[0])
-        with attention_by_segments(self.tower.config):
+        with attention_by_segments(self.tower.config), lengths_of_images(self.tower, image_grid_thw.prod(1)):
             result = self.tower(pixel_values, grid_thw=image_grid_thw, return_dict=True, **places)
         return {"image_features": _joined(result)}
 

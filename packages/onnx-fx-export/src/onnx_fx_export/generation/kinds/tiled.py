@@ -18,6 +18,7 @@ from onnx_fx_export.generation.config import VISION_FILE
 from onnx_fx_export.generation.kinds.base import Part
 from onnx_fx_export.generation.kinds.vision_language import VisionLanguage
 from onnx_fx_export.generation.tiles import TileLayout
+from onnxops_core.exporting import replaced
 
 __all__ = ["TiledVisionLanguage"]
 
@@ -159,14 +160,8 @@ class TileGraph(torch.nn.Module):
             self._joining.update(given)
             return image_features, None
 
-        own = vars(self.body).get(_JOINS)
-        setattr(self.body, _JOINS, keep)
-        try:
+        with replaced([(self.body, _JOINS, keep)], in_all_threads=True):
             yield
-        finally:
-            delattr(self.body, _JOINS)
-            if own is not None:
-                setattr(self.body, _JOINS, own)
 
     def joined_by_model(self, tiles: torch.Tensor, newline: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
         """Return what the model makes of features of tiles (tiles, tokens, width), once the graph was called."""
