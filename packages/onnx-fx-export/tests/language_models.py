@@ -217,6 +217,8 @@ VISION_LANGUAGE: dict[str, tuple[str, dict[str, Any]]] = {
     "glm4v": ("Glm4vConfig", {**_MARKS, "image_start_token_id": 61, "image_end_token_id": 60, "text_config": _PLACED,
                               "vision_config": {**_TOWER, "out_hidden_size": 32, "intermediate_size": 32,
                                                 "image_size": 24, "spatial_merge_size": 2}}),
+    "exaone4_5": ("Exaone4_5_Config", {**_MARKS, "text_config": {**_GROUPED, **_WINDOW, "model_type": "exaone4"},
+                                       "vision_config": {**_WINDOWED, "num_heads": 4, "num_key_value_heads": 2}}),
     "qwen3_vl": ("Qwen3VLConfig", {**_MARKS, "text_config": _INTERLEAVED, "vision_config": _ADDING}),
 }  # fmt: skip
 

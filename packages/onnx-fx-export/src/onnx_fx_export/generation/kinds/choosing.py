@@ -13,6 +13,7 @@ from onnx_fx_export.generation.kinds.decoder import Decoder
 from onnx_fx_export.generation.kinds.encoder_decoder import EncoderDecoder
 from onnx_fx_export.generation.kinds.grids import GridVisionLanguage
 from onnx_fx_export.generation.kinds.hearing import HEARING, HearingLanguage
+from onnx_fx_export.generation.kinds.plain_grids import PlainGridVisionLanguage
 from onnx_fx_export.generation.kinds.recurrent import Recurrent
 from onnx_fx_export.generation.kinds.sized import SizedVisionLanguage
 from onnx_fx_export.generation.kinds.tiled import TiledVisionLanguage
@@ -96,7 +97,8 @@ def _seeing(model: Any) -> type[VisionLanguage]:
     bodies = (body for body in (model, model.base_model) if hasattr(body, "get_image_features"))
     taken = {name: p for body in bodies for name, p in inspect.signature(body.get_image_features).parameters.items()}
     if "image_grid_thw" in taken:
-        return GridVisionLanguage
+        placed = "mm_token_type_ids" in inspect.signature(model.forward).parameters
+        return GridVisionLanguage if placed else PlainGridVisionLanguage
     if (sizes := taken.get("image_sizes")) is not None:
         if getattr(model.config, "image_grid_pinpoints", None):
             return TiledVisionLanguage

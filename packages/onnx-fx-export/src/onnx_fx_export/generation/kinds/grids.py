@@ -83,15 +83,19 @@ class GridVisionLanguage(VisionLanguage):
 
     def _read_by_graphs(self) -> list[torch.Tensor]:
         """Return the same as the graphs compute it."""
-        tokens, mask, types = (self._trial[name] for name in ("input_ids", "attention_mask", _TYPES))
+        tokens, mask = (self._trial[name] for name in ("input_ids", "attention_mask"))
         features = PatchGraph(self.model, self._layout)(self._trial[_IMAGES], self._trial[_GRIDS])["image_features"]
         embeds = EmbeddingGraph(self.model, self._image_token)(tokens, features)["inputs_embeds"]
-        places = Places(self._layout.merge, 1).read(types.numpy(), mask.numpy(), self._trial[_GRIDS].numpy())
-        past = past_of(self.layers, 1, 0, self.model.dtype)
+        return [features, self._logits_of(embeds, mask, past_of(self.layers, 1, 0, self.model.dtype))]
+
+    def _logits_of(self, embeds: torch.Tensor, mask: torch.Tensor, past: Cache) -> torch.Tensor:
+        """Return what the decoder's graph makes of the trial, embedded."""
+        types, grids = self._trial[_TYPES].numpy(), self._trial[_GRIDS].numpy()
+        places = Places(self._layout.merge, 1).read(types, mask.numpy(), grids)
         graph = PlacedDecoderGraph(self.model, last_logits=False, empty=self._empty)
         result = graph(embeds, mask, torch.from_numpy(places), past)["logits"]
         assert isinstance(result, torch.Tensor)
-        return [features, result]
+        return result
 
     def _refused(self, why: str) -> Exception:
         return super()._refused(f"{why} (transformers {transformers().__version__})")

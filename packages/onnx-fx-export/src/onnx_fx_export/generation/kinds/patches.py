@@ -126,12 +126,15 @@ def _attend(
     Args:
         module: The layer.
         query: Queries (1, heads, T, width).
-        key: Keys, of the same shape.
-        value: Values, of the same shape.
+        key: Keys, of the same shape, or with fewer heads that several queries share.
+        value: Values, of the shape of the keys.
         attention_mask: None.
         scaling: What products are multiplied by.
         cu_seq_lens_q: The segment of each patch (T,), int64.
     """
+    sharing = query.shape[1] // key.shape[1]
+    if sharing > 1:
+        key, value = (each.repeat_interleave(sharing, 1) for each in (key, value))
     together = cu_seq_lens_q[:, None] == cu_seq_lens_q
     result = torch.nn.functional.scaled_dot_product_attention(query, key, value, together[None, None], scale=scaling)
     return result.transpose(1, 2), None
