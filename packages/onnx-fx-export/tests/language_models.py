@@ -106,6 +106,11 @@ ENCODER_DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
                                   "initializer_range": 0.3}),
     "whisper": ("WhisperConfig", {**_ENCODER_DECODER, "num_mel_bins": 8, "max_source_positions": 20,
                                   "max_target_positions": 256}),
+    "pix2struct": ("Pix2StructConfig", {"text_config": {**_IDS, "hidden_size": 32, "d_kv": 8, "d_ff": 64,
+                                                        "num_layers": 2, "num_heads": 4, "decoder_start_token_id": 0},
+                                        "vision_config": {"hidden_size": 32, "patch_embed_hidden_size": 12, "d_ff": 64,
+                                                          "d_kv": 8, "num_hidden_layers": 1, "num_attention_heads": 4,
+                                                          "seq_len": 64}}),
     "moonshine": ("MoonshineConfig", {**_IDS, "hidden_size": 32, "intermediate_size": 64,
                                       "encoder_num_hidden_layers": 1, "decoder_num_hidden_layers": 2,
                                       "encoder_num_attention_heads": 4,
@@ -176,6 +181,11 @@ _INTERLEAVED = {
 }
 _WINDOWED = {**_TOWER, "out_hidden_size": 32, "intermediate_size": 32, "window_size": 16, "fullatt_block_indexes": [1]}
 
+_SIGLIP = {**_EYES_APART, "model_type": "siglip_vision_model"}
+_PIXTRAL = {**_EYES_APART, "model_type": "pixtral", "hidden_size": 32, "head_dim": 16, "initializer_range": 0.3}
+_WHOLE = {"vision_feature_layer": -1, "vision_feature_select_strategy": "full"}
+_TILES = {"image_grid_pinpoints": [[16, 32], [32, 16], [32, 32], [48, 16], [16, 48]]}
+
 # Models that read images among the tokens of a text.
 VISION_LANGUAGE: dict[str, tuple[str, dict[str, Any]]] = {
     "llava": ("LlavaConfig", {**_IDS, **_IMAGE_TOKEN, "text_config": {**_GROUPED, "model_type": "llama"},
@@ -187,9 +197,41 @@ VISION_LANGUAGE: dict[str, tuple[str, dict[str, Any]]] = {
                                   "text_config": {**_GROUPED, "model_type": "llama"}, "vision_config": _EYES_APART}),
     "idefics3": ("Idefics3Config", {**_IDS, "image_token_id": 63, "scale_factor": 2,
                                     "text_config": {**_GROUPED, "model_type": "llama"}, "vision_config": _EYES_APART}),
+    "paligemma": ("PaliGemmaConfig", {**_IDS, **_IMAGE_TOKEN, "projection_dim": 32,
+                                      "text_config": {**_GROUPED, "model_type": "gemma", "head_dim": 8},
+                                      "vision_config": _SIGLIP}),
+    "deepseek_vl": ("DeepseekVLConfig", {**_IDS, **_IMAGE_TOKEN, "text_config": {**_GROUPED, "model_type": "llama"},
+                                         "vision_config": _SIGLIP}),
+    "llava_pixtral": ("LlavaConfig", {**_IDS, **_IMAGE_TOKEN, **_WHOLE, "vision_config": _PIXTRAL,
+                                      "text_config": {**_GROUPED, "model_type": "mistral"}}),
+    "mistral3": ("Mistral3Config", {**_IDS, **_IMAGE_TOKEN, "spatial_merge_size": 2, "vision_feature_layer": -1,
+                                    "vision_config": _PIXTRAL, "text_config": {**_GROUPED, "model_type": "mistral"}}),
+    "llava_next": ("LlavaNextConfig", {**_IDS, **_IMAGE_TOKEN, **_TILES,
+                                       "text_config": {**_GROUPED, "model_type": "mistral"},
+                                       "vision_config": {**_EYES, "model_type": "clip_vision_model"}}),
+    "llava_onevision": ("LlavaOnevisionConfig", {**_IDS, **_IMAGE_TOKEN, **_TILES, "video_token_id": 62,
+                                                 "vision_aspect_ratio": "anyres_max_2", "vision_config": _SIGLIP,
+                                                 "text_config": {**_GROUPED, "model_type": "qwen2"}}),
     "qwen2_vl": ("Qwen2VLConfig", {**_MARKS, "text_config": _PLACED, "vision_config": {**_TOWER, "embed_dim": 32}}),
     "qwen2_5_vl": ("Qwen2_5_VLConfig", {**_MARKS, "text_config": _PLACED, "vision_config": _WINDOWED}),
+    "glm4v": ("Glm4vConfig", {**_MARKS, "image_start_token_id": 61, "image_end_token_id": 60, "text_config": _PLACED,
+                              "vision_config": {**_TOWER, "out_hidden_size": 32, "intermediate_size": 32,
+                                                "image_size": 24, "spatial_merge_size": 2}}),
+    "exaone4_5": ("Exaone4_5_Config", {**_MARKS, "text_config": {**_GROUPED, **_WINDOW, "model_type": "exaone4"},
+                                       "vision_config": {**_WINDOWED, "num_heads": 4, "num_key_value_heads": 2}}),
     "qwen3_vl": ("Qwen3VLConfig", {**_MARKS, "text_config": _INTERLEAVED, "vision_config": _ADDING}),
+}  # fmt: skip
+
+_EARS = {"hidden_size": 32, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2,
+         "num_mel_bins": 8, "initializer_range": 0.3}  # fmt: skip
+_HEARING = {"audio_token_id": 63, "audio_config": {**_EARS, "max_source_positions": 20}}
+
+# Models that read sounds among the tokens of a text.
+SPEECH_LANGUAGE: dict[str, tuple[str, dict[str, Any]]] = {
+    "voxtral": ("VoxtralConfig", {**_HEARING, "text_config": {**_GROUPED, "model_type": "llama"}}),
+    "audio_flamingo3": ("AudioFlamingo3Config", {**_HEARING, "text_config": {**_GROUPED, "model_type": "qwen2"}}),
+    "glm_asr": ("GlmAsrConfig", {**_HEARING, "text_config": {**_GROUPED, "model_type": "llama"},
+                                 "audio_config": {**_EARS, "max_position_embeddings": 20, "num_key_value_heads": 2}}),
 }  # fmt: skip
 
 # So large weights are that the tokens vary.
@@ -205,7 +247,8 @@ def language_model(name: str, **settings: Any) -> Any:
     """
     import transformers
 
-    kind, given = (CONFIGURATIONS | UNEQUAL | ENCODER_DECODERS | REFUSED | STATE_SPACES | VISION_LANGUAGE)[name]
+    tables = CONFIGURATIONS | UNEQUAL | ENCODER_DECODERS | REFUSED | STATE_SPACES | VISION_LANGUAGE | SPEECH_LANGUAGE
+    kind, given = tables[name]
     torch.manual_seed(0)
     config = getattr(transformers, kind)(**{**given, **settings})
     model = getattr(transformers, f"AutoModelFor{_head(name)}").from_config(config).eval()
@@ -213,18 +256,18 @@ def language_model(name: str, **settings: Any) -> Any:
         for weight in model.parameters():
             if weight.dim() > 1:
                 weight.data.normal_(std=_SPREAD.get(name, 0.2))
-    if name in VISION_LANGUAGE:  # which do not generate images
+    if name in VISION_LANGUAGE | SPEECH_LANGUAGE:  # which do not generate images or sounds
         model.get_output_embeddings().weight.data[_MARKS["image_token_id"]] = 0
     return model
 
 
 def _head(name: str) -> str:
     """Return what transformers calls models of such a task."""
-    if name in VISION_LANGUAGE:
+    if name in VISION_LANGUAGE or name == "pix2struct":
         return "ImageTextToText"
     if name in ("whisper", "moonshine", "speech_to_text"):
         return "SpeechSeq2Seq"
-    return "Seq2SeqLM" if name in ENCODER_DECODERS | REFUSED else "CausalLM"
+    return "Seq2SeqLM" if name in ENCODER_DECODERS | REFUSED | SPEECH_LANGUAGE else "CausalLM"
 
 
 def input_shapes(file: Path) -> dict[str, list[str | int]]:

@@ -142,6 +142,34 @@ def test_samples_of_any_number_are_read(tmp_path):
         assert len(np.unique(found)) > 4  # so that equal tokens say something
 
 
+def test_patches_of_images_are_read(tmp_path):
+    model = language_model("pix2struct")
+    places = torch.cartesian_prod(torch.arange(1, 5), torch.arange(1, 4)).float()
+    numbers = torch.randn(2, 12, 12, generator=torch.Generator().manual_seed(1))
+    patches = torch.cat([places.expand(2, -1, -1), numbers], 2)
+    mask = torch.tensor([[1.0] * 12, [1.0] * 6 + [0.0] * 6])
+
+    folder = export_folder(model, tmp_path / "out", engine="onnxruntime")
+
+    assert [(compared.prompts, compared.unit) for compared in folder.compared] == [
+        ((1,), "patches"),
+        ((7,), "patches"),
+        ((100,), "patches"),
+        ((3, 11, 6), "patches"),
+    ]
+    generator = Generator(folder.path)
+    for read, parts in ((patches, mask), (patches[:, :1], mask[:, :1])):
+        found = generator.generate(flattened_patches=read.numpy(), attention_mask=parts.numpy(), max_new_tokens=12)
+        wanted = model.generate(flattened_patches=read, attention_mask=parts, do_sample=False, max_new_tokens=12)
+        np.testing.assert_array_equal(found, wanted.numpy())
+        assert len(np.unique(found)) > 4  # so that equal tokens say something
+    with pytest.raises(InvalidArgumentError, match="also reads attention_mask"):
+        generator.generate(flattened_patches=patches.numpy())
+    for wrong in (np.ones((2, 11)), 2 * np.ones((2, 12))):
+        with pytest.raises(InvalidArgumentError, match="A mask is 1 for what is read"):
+            generator.generate(flattened_patches=patches.numpy(), attention_mask=wrong)
+
+
 def captioner(**settings: object) -> torch.nn.Module:
     """A model that writes about images, made of two that know nothing of each other (as TrOCR and Donut are)."""
     import transformers

@@ -137,7 +137,7 @@ def past_of(layers: list[LayerCache], batch: int, length: int, dtype: torch.dtyp
     return result
 
 
-def as_dynamic(cache: Cache, empty: Iterable[int] = ()) -> Any:
+def as_dynamic(cache: Cache, empty: Iterable[int] = (), *, unread: bool = False) -> Any:
     """Return keys and values as a cache of transformers.
 
     Without the model's configuration no layer forgets: the masks alone tell how far a sliding window sees.
@@ -145,6 +145,7 @@ def as_dynamic(cache: Cache, empty: Iterable[int] = ()) -> Any:
     Args:
         cache: Keys and values of the layers that keep some.
         empty: The places of those that do not, in ascending order.
+        unread: Whether it says that nothing was read yet, as models ask that read types of tokens in first steps alone.
     """
     result = transformers().DynamicCache([(layer["key"], layer["value"]) for layer in cache])
     for place, held in enumerate(cache):
@@ -154,6 +155,8 @@ def as_dynamic(cache: Cache, empty: Iterable[int] = ()) -> Any:
             result.layers[place].update_indexer(held["index"])
     for place in empty:
         result.layers.insert(place, transformers().cache_utils.DummyLayer())
+    if unread:
+        result.__class__ = type("UnreadCache", (type(result),), {"is_initialized": False})
     return result
 
 

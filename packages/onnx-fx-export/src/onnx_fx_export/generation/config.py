@@ -19,6 +19,7 @@ __all__ = [
     "CROSS_NAMES",
     "EMBEDDING_FILE",
     "MODEL_FILE",
+    "SPEECH_FILE",
     "STATE_NAMES",
     "VISION_FILE",
     "context_length",
@@ -33,7 +34,7 @@ __all__ = [
 
 CONFIG_FILE, MODEL_FILE = "genai_config.json", "model.onnx"
 ADAPTER_SUFFIX = ".onnx_adapter"
-VISION_FILE, EMBEDDING_FILE = "vision.onnx", "embedding.onnx"
+VISION_FILE, SPEECH_FILE, EMBEDDING_FILE = "vision.onnx", "speech.onnx", "embedding.onnx"
 # Where a model tells how many positions it has; those without such a limit take as many as memory holds.
 _CONTEXT_KEYS = (
     "max_target_positions",

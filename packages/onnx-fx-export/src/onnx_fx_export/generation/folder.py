@@ -21,7 +21,7 @@ from onnx_fx_export.generation.caches import check_windows, sliding_window
 from onnx_fx_export.generation.config import CONFIG_FILE, first_context, unapplied_settings
 from onnx_fx_export.generation.experts import joined_experts
 from onnx_fx_export.generation.frequencies import settled_frequencies
-from onnx_fx_export.generation.kinds import Kind, Part, kind_of
+from onnx_fx_export.generation.kinds import Kind, Part, kind_of, senses_of
 from onnx_fx_export.generation.loading import loaded
 from onnx_fx_export.generation.operators.convolutions import TRANSLATIONS as OF_CONVOLUTIONS
 from onnx_fx_export.generation.operators.delta_rules import TRANSLATIONS as OF_DELTA_RULES
@@ -107,12 +107,12 @@ def export_folder(
     One graph reads prompts and goes on from them: a batch of at least 1, any number of new tokens, a cache of any
     number of earlier ones, none included, and prompts that are padded on the left. Positions follow from the mask.
     A model with an encoder, for text (T5, BART, Marian), sounds (Whisper, Moonshine) or an image (TrOCR, Donut), has a
-    graph for that, too, which computes once what the decoder attends to. One that sees (LLaVA, Gemma 3, Qwen3-VL) has a
-    graph for images and one for embeddings. One whose layers keep states of one size (Mamba, Jamba, Qwen3-Next) reads a
-    token at each step; where its code for prompts works in chunks, as that of Mamba 2 does, or an operator stands for
-    it, as for that of Qwen3-Next, it has a graph for prompts, too. The folder holds the model files, their weights,
-    ``genai_config.json`` with the settings of the model's generation, and the files of the tokenizer. What several
-    graphs read, such as an embedding, is stored once.
+    graph for that, too, which computes once what the decoder attends to. One that sees (LLaVA, Mistral 3, Qwen3-VL) or
+    hears (Voxtral) has a graph for images or sounds and one for embeddings. One whose layers keep states of one size
+    (Mamba, Jamba, Qwen3-Next) reads a token at each step; where its code for prompts works in chunks, as that of Mamba
+    2 does, or an operator stands for it, as for that of Qwen3-Next, it has a graph for prompts, too. The folder holds
+    the model files, their weights, ``genai_config.json`` with the settings of the model's generation, and the files of
+    the tokenizer. What several graphs read, such as an embedding, is stored once.
 
     Args:
         model: A model of transformers that can generate, with LoRA adapters of peft or without, or the path of a folder
@@ -365,9 +365,7 @@ def _warn(kind: Kind, engine: str) -> None:
     name = type(kind.model).__name__
     if kind.reads_padding:
         warn_user(_READS_PADDING.format(name))
-    others = {"get_image_features": "images", "get_audio_features": "sounds"}
-    missing = [what for method, what in others.items() if hasattr(kind.model, method) and what not in kind.reads]
-    if missing:
+    if missing := [sense for sense in senses_of(kind.model) if sense not in kind.reads]:
         warn_user(_SENSES.format(name, " and ".join(missing), " and ".join(kind.reads)))
     if first := first_context(kind.model):
         warn_user(_OTHER_FREQUENCIES.format(first))

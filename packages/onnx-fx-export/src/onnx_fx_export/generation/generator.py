@@ -15,7 +15,7 @@ import numpy.typing as npt
 from onnx_fx_export.errors import InvalidArgumentError
 from onnx_fx_export.generation.config import ADAPTER_SUFFIX, CONFIG_FILE
 from onnx_fx_export.generation.requirements import onnxruntime
-from onnx_fx_export.generation.seeing import Eyes, Reading
+from onnx_fx_export.generation.seeing import Reading, senses_of
 from onnx_fx_export.generation.sessions import DecoderSession, GraphSession, PromptSession
 
 __all__ = ["Generator"]
@@ -34,7 +34,7 @@ class Generator:
 
     Attributes:
         config: What ``genai_config.json`` says.
-        eyes: What reads images, if the model does.
+        eyes: What reads images or sounds among the tokens of a text, if the model does.
         pads_behind: Whether the model counts the tokens of each row from the start, with padding behind the prompts.
         window: How many tokens the layers keep that forget those before their windows, if any do.
 
@@ -64,7 +64,7 @@ class Generator:
             raise InvalidArgumentError(f"{path / CONFIG_FILE} names no decoder. Write the folder anew.")
         decoder, encoder = self.config["model"]["decoder"], self.config["model"].get("encoder")
         self._encoder = GraphSession(path / encoder["filename"], providers) if encoder else None
-        self.eyes = Eyes(path, self.config["model"], providers) if "vision" in self.config["model"] else None
+        self.eyes = senses_of(path, self.config["model"], providers)
         self._decoder = DecoderSession(path / decoder["filename"], providers, decoder)
         prompt = self.config["model"].get("prompt")
         self._prompt = prompt and PromptSession(
@@ -104,9 +104,11 @@ class Generator:
                 that sees ``pixel_values`` (N, channels, height, width), float32: the images in the order of their
                 tokens, or (B, N, channels, height, width) with zeros for those that a text does not have. A model whose
                 images have any size reads their patches (patches, numbers) instead, and ``image_grid_thw`` (N, 3),
-                int64: frames, rows and columns of each. ``decoder_input_ids`` (B, T), int64, are what is generated
-                after an encoder begins with; by default that is the start token, and the language that the settings
-                force.
+                int64: frames, rows and columns of each; or ``image_sizes`` (N, 2), int64, beside the pixels: height and
+                width of each, whose tiles (N, tiles, channels, height, width) it reads then if it was made for them.
+                ``flattened_patches`` (B, patches, numbers), float32, come with an ``attention_mask``.
+                ``decoder_input_ids`` (B, T), int64, are what is generated after an encoder begins with; by default that
+                is the start token, and the language that the settings force.
 
         Returns:
             Tokens (B, S + at most ``max_new_tokens``), int64; with an encoder, those of the decoder alone. A row that
@@ -173,11 +175,13 @@ class Generator:
         encoder = self.config["model"]["encoder"]
         if not (block := encoder.get("block")):
             return given
-        tokens, mask = given["input_ids"], given["attention_mask"]
-        length = max(encoder["fewest_blocks"], -(-tokens.shape[1] // block)) * block
-        behind = ((0, 0), (0, length - tokens.shape[1]))
-        tokens = np.pad(tokens, behind, constant_values=self.config["model"]["pad_token_id"])
-        return {**given, "input_ids": tokens, "attention_mask": np.pad(mask, behind)}
+        (name,) = encoder["inputs"].keys() - {"attention_mask"}
+        read, mask = given[name], given["attention_mask"]
+        length = max(encoder["fewest_blocks"], -(-read.shape[1] // block)) * block
+        behind = ((0, 0), (0, length - read.shape[1]))
+        fill = self.config["model"]["pad_token_id"] if name == "input_ids" else 0
+        read = np.pad(read, (*behind, *((0, 0),) * (read.ndim - 2)), constant_values=fill)
+        return {**given, name: read, "attention_mask": np.pad(mask, behind)}
 
     def _factors(self, adapter: str) -> dict[str, Any]:
         """Return the inputs that a file of the folder holds.
@@ -198,7 +202,8 @@ class Generator:
     ) -> dict[str, Array]:
         """Return what a call gives by the names of inputs, with the mask that it leaves out."""
         wanted = ["input_ids"] if self._encoder is None else list(self.config["model"]["encoder"]["inputs"])
-        others = {_GENAI_NAMES.get(name, name): np.asarray(value) for name, value in inputs.items()}
+        names = _GENAI_NAMES if self._encoder else {}
+        others = {names.get(name, name): np.asarray(value) for name, value in inputs.items()}
         optional = ["decoder_input_ids"] if self._encoder else self.eyes.names if self.eyes else []
         known = {*wanted, *optional}
         if unknown := sorted(others.keys() - known):
@@ -207,6 +212,8 @@ class Generator:
             if input_ids is None:
                 raise InvalidArgumentError("The model continues a prompt of tokens: pass input_ids.")
             others |= _checked(input_ids, attention_mask)
+        elif "attention_mask" in wanted and attention_mask is not None:
+            others["attention_mask"] = _mask_of(attention_mask, others)
         elif "input_values" in wanted and attention_mask is not None and not np.all(attention_mask):
             raise InvalidArgumentError(
                 "The sounds have padding, which the folder does not read: pass sounds of one length."
@@ -285,6 +292,21 @@ def _checked(input_ids: Tokens, attention_mask: Tokens | None) -> dict[str, Toke
     if not mask.any(1).all():
         raise InvalidArgumentError("A prompt has at least one token, and one of these has padding alone.")
     return {"input_ids": tokens, "attention_mask": mask}
+
+
+def _mask_of(mask: Array, given: Mapping[str, Array]) -> Tokens:
+    """Return which of what is encoded is no padding, as whole numbers.
+
+    Raises:
+        InvalidArgumentError: If it is none, or has another shape.
+    """
+    numbers = np.asarray(mask)
+    if any(value.shape[:2] != numbers.shape for value in given.values()) or not np.isin(numbers, (0, 1)).all():
+        raise InvalidArgumentError(
+            f"A mask is 1 for what is read and 0 for padding behind it, and has the first two axes of "
+            f"{', '.join(given)}: its shape is {numbers.shape}."
+        )
+    return numbers.astype(np.int64)
 
 
 def _numbers(name: str, given: Any) -> Tokens:

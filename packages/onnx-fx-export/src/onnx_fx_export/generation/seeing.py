@@ -4,23 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from onnx_fx_export.errors import InvalidArgumentError
 from onnx_fx_export.generation.sessions import GraphSession
+from onnx_fx_export.generation.tiles import TileLayout
 
-__all__ = ["Eyes", "Places", "Reading"]
+__all__ = ["Eyes", "Places", "Reading", "senses_of"]
 
 Tokens = npt.NDArray[np.int64]
 Array = npt.NDArray[Any]
-_IMAGES, _GRIDS, _FEATURES = "pixel_values", "image_grid_thw", "image_features"
+_IMAGES, _GRIDS, _FEATURES, _NEWLINE = "pixel_values", "image_grid_thw", "image_features", "image_newline"
+# Rows and columns of pixels of each image that are no padding.
+_SIZES = "image_sizes"
+# How many images each text has.
+_COUNTS = "batch_num_images"
 # Which parts of images are no padding.
 _PARTS = "pixel_attention_mask"
 # Texts, images, channels, height, width.
-_AXES_APART = 5
+_AXES, _AXES_APART = 4, 5
 # What processors say of each token beside images: 1 for one that stands for a part of an image, as here.
 _TYPES = ("token_type_ids", "mm_token_type_ids")
 
@@ -34,6 +39,12 @@ class Eyes:
         embedding: The graph for embeddings.
         none: What no image is made into.
         merge: How many rows and columns of patches become one token.
+        section: What the configuration calls the graph for images.
+        token: What it calls the token that stands for a part of them.
+        what: What they are.
+        reads: What models call them.
+        made: What graphs call their features.
+        reads_prefix: Whether types of tokens are 0 in a prefix and 1 behind it, and not those of images.
 
     Args:
         folder: The folder.
@@ -41,13 +52,25 @@ class Eyes:
         providers: Execution providers of ONNX Runtime, the preferred one first.
     """
 
+    section: ClassVar = "vision"
+    token: ClassVar = "image_token_id"
+    what: ClassVar = "images"
+    reads: ClassVar = _IMAGES
+    made: ClassVar = _FEATURES
+
     def __init__(self, folder: Path, config: Mapping[str, Any], providers: Sequence[str]) -> None:
-        self.vision = GraphSession(folder / config["vision"]["filename"], providers)
+        vision = config[self.section]
+        self.vision = GraphSession(folder / vision["filename"], providers)
         self.embedding = GraphSession(folder / config["embedding"]["filename"], providers)
-        self.none = self.embedding.zeros(_FEATURES, 0).numpy()
-        self._image_token = config["image_token_id"]
-        self.merge = config["vision"].get("spatial_merge_size", 1)
-        self.names = [*self.vision.declared, *_TYPES, _PARTS]
+        self.none = self.embedding.zeros(self.made, 0).numpy()
+        self._image_token = config[self.token]
+        self.merge = vision.get("spatial_merge_size", 1)
+        self.reads_prefix = config["embedding"].get("token_types") == "prefix"
+        self._side = vision.get("side", 0)
+        tiles = vision.get("tiles")
+        self._tiles = TileLayout.of(tiles) if tiles else None
+        self._fewest = vision.get("fewest_sides", 1)
+        self.names = [*self.vision.declared, *_TYPES, _PARTS, *vision.get("beside", [])]
 
     def is_image(self, tokens: Tokens) -> Tokens:
         """Return 1 for the tokens (B, S) that stand for a part of an image."""
@@ -67,18 +90,79 @@ class Eyes:
         result = np.concatenate([self.none, *self._seen(given)])
         if len(result) != (wanted := int(self.is_image(tokens).sum())):
             raise InvalidArgumentError(
-                f"The prompts have {wanted} tokens for images, but the images in {_IMAGES} stand for {len(result)}."
+                f"The prompts have {wanted} tokens for {self.what}, but the {self.what} in {self.reads} stand for "
+                f"{len(result)}."
             )
         return result
 
     def _seen(self, given: Mapping[str, Array]) -> list[Array]:
         if _IMAGES not in given and _GRIDS not in given:
             return []
-        if _GRIDS not in self.vision.declared:
+        if self._tiles:
+            return self._joined(self._tiles, given)
+        if self._side:
+            images = [{_IMAGES: image} for image in self._cropped(given)]
+        elif _GRIDS not in self.vision.declared:
             images = [{_IMAGES: image[None]} for image in _in_order(given[_IMAGES], given.get(_PARTS))]
         else:
             images = [_checked_grids(given, self.merge)]
         return [self.vision.run(image, {})[_FEATURES].numpy() for image in images]
+
+    def _cropped(self, given: Mapping[str, Array]) -> list[Array]:
+        """Return images (1, channels, height, width) without the padding that a batch of several sizes has.
+
+        Raises:
+            InvalidArgumentError: If they have other sizes than the model reads.
+        """
+        images = given[_IMAGES]
+        sizes = np.asarray(given.get(_SIZES, [images.shape[2:]] * len(images)), np.int64)
+        fits = images.ndim == _AXES and sizes.shape == (len(images), 2)
+        if (
+            not fits
+            or (sizes % self._side).any()
+            or (sizes < self._fewest * self._side).any()
+            or (sizes > images.shape[2:]).any()
+        ):
+            raise InvalidArgumentError(
+                f"{_SIZES} has to say of each image in {_IMAGES} (N, channels, height, width) how high and wide it is, "
+                f"by {self._side}, and at least {self._fewest * self._side}: it is {sizes.tolist()} for {images.shape}."
+            )
+        return [image[None, :, :height, :width] for image, (height, width) in zip(images, sizes, strict=True)]
+
+    def _joined(self, layout: TileLayout, given: Mapping[str, Array]) -> list[Array]:
+        """Return what stands for the tokens of images that are read in tiles."""
+        sizes = np.asarray(given.get(_SIZES, ()), np.int64).reshape(-1, 2)
+        result, several = [], self.vision.declared[_IMAGES].shape[0]
+        for tiles, (height, width) in zip(_tiles_of(layout, sizes, given), sizes.tolist(), strict=True):
+            whole = np.pad(tiles, ((0, -len(tiles) % several), (0, 0), (0, 0), (0, 0)))
+            made = [self.vision.run({_IMAGES: some}, {}) for some in np.split(whole, len(whole) // several)]
+            features = np.concatenate([each[_FEATURES].numpy() for each in made])[: len(tiles)]
+            result.append(layout.packed(features, made[0][_NEWLINE].numpy(), height, width))
+        return result
+
+
+def _tiles_of(layout: TileLayout, sizes: Tokens, given: Mapping[str, Array]) -> list[Array]:
+    """Return the tiles (tiles, channels, height, width) of each image, without those that fill up a batch.
+
+    Where a text has several images, as ``batch_num_images`` says, each of them is one tile.
+
+    Raises:
+        InvalidArgumentError: If there are more or fewer.
+    """
+    images = np.asarray(given.get(_IMAGES, np.zeros((0, 0, 0, 0))))
+    texts = np.asarray(given.get(_COUNTS, np.ones(len(sizes))), np.int64).reshape(-1)
+    alone = np.repeat(texts == 1, texts)
+    if len(alone) == len(sizes) and (sizes > 0).all():
+        counts = [layout.count(*size) if one else 1 for size, one in zip(sizes.tolist(), alone, strict=True)]
+        if images.ndim == _AXES and len(images) == sum(counts):
+            return np.split(images, np.cumsum(counts)[:-1]) if counts else []
+        if images.ndim == _AXES_APART and len(images) == len(counts) and images.shape[1] >= max(counts, default=0):
+            return [image[:count] for image, count in zip(images, counts, strict=True)]
+    raise InvalidArgumentError(
+        f"{_SIZES} (N, 2) has to say how high and wide each image was whose tiles are in {_IMAGES} (N, tiles, "
+        f"channels, height, width), and {_COUNTS} how many of them each text has: they are {sizes.tolist()} for "
+        f"{images.shape} and {texts.tolist()}."
+    )
 
 
 def _in_order(images: Array, parts: Array | None) -> Array:
@@ -103,6 +187,20 @@ def _in_order(images: Array, parts: Array | None) -> Array:
     return images[shown]
 
 
+def _checked_types(given: Any, like: Tokens) -> Tokens:
+    """Return the types of the tokens of a prompt, 0 in its prefix and 1 behind it.
+
+    Raises:
+        InvalidArgumentError: If they are none.
+    """
+    types = np.asarray(given)
+    if types.shape != like.shape or not np.isin(types, (0, 1)).all():
+        raise InvalidArgumentError(
+            f"{_TYPES[0]} is 0 for each token of the prefix and 1 behind it, of the shape {like.shape} of the prompts."
+        )
+    return types.astype(np.int64)
+
+
 def _checked_grids(given: Mapping[str, Array], merge: int) -> dict[str, Array]:
     """Return patches and grids that fit each other.
 
@@ -116,6 +214,35 @@ def _checked_grids(given: Mapping[str, Array], merge: int) -> dict[str, Array]:
             f"columns of them it has, rows and columns by {merge}: it is {grids.tolist()}."
         )
     return {_IMAGES: patches, _GRIDS: grids}
+
+
+class Ears(Eyes):
+    """The graphs for sounds of one length and embeddings."""
+
+    section: ClassVar = "speech"
+    token: ClassVar = "audio_token_id"
+    what: ClassVar = "sounds"
+    reads: ClassVar = "input_features"
+    made: ClassVar = "audio_features"
+
+    def _seen(self, given: Mapping[str, Array]) -> list[Array]:
+        declared = {name: value.shape for name, value in self.vision.declared.items()}
+        shapes = {name: list(given[name].shape) for name in declared if name in given}
+        if not shapes:
+            return []
+        count = next(iter(shapes.values()))[0]
+        if shapes != {name: [count, *shape[1:]] for name, shape in declared.items()}:
+            raise InvalidArgumentError(
+                f"Sounds have the shapes {declared}, with as many in each as there are, and these have {shapes}."
+            )
+        sounds = [{name: given[name][place, None] for name in declared} for place in range(count)]
+        return [self.vision.run(sound, {})[self.made].numpy() for sound in sounds]
+
+
+def senses_of(folder: Path, config: Mapping[str, Any], providers: Sequence[str]) -> Eyes | None:
+    """Return what reads images or sounds among the tokens of a text, if a folder has graphs for them."""
+    kinds: tuple[type[Eyes], ...] = (Eyes, Ears)
+    return next((kind(folder, config, providers) for kind in kinds if kind.section in config), None)
 
 
 class Reading:
@@ -143,6 +270,9 @@ class Reading:
             InvalidArgumentError: If the tokens of images do not fit the images, or the types are of another kind.
         """
         is_image = self._eyes.is_image(tokens)
+        types = np.ones_like(is_image) if self._eyes.reads_prefix else is_image
+        if self._eyes.reads_prefix and _TYPES[0] in self._given:
+            types = _checked_types(self._given.pop(_TYPES[0]), types)
         for name in _TYPES:
             if (self._given.get(name, is_image) != is_image).any():
                 raise InvalidArgumentError(
@@ -151,8 +281,8 @@ class Reading:
                 )
         # What a model generates means no image.
         features = self._eyes.none if self._types.size else self._eyes.features(tokens, self._given)
-        embeds = self._eyes.embedding.run({"input_ids": tokens, _FEATURES: features}, {})
-        self._types = np.concatenate([self._types, is_image], 1)
+        embeds = self._eyes.embedding.run({"input_ids": tokens, self._eyes.made: features}, {})
+        self._types = np.concatenate([self._types, types], 1)
         places = self._places.read(is_image, mask, self._given.get(_GRIDS))
         read = {"token_type_ids": self._types, "position_ids": places}
         self._given = {}  # the images were in these tokens

@@ -16,7 +16,7 @@ __all__ = ["DecoderSession", "GraphSession", "PromptSession"]
 
 # Room behind a window, so that what is in it is not moved at each step.
 _SLACK = 16
-_DTYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
+_DTYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(int64)": np.int64}
 
 
 class GraphSession:
@@ -49,7 +49,7 @@ class GraphSession:
         """Run the graph.
 
         Args:
-            given: Inputs; what the graph has no input for is left out, and floats get its precision.
+            given: Inputs; what the graph has no input for is left out, and numbers get its dtypes.
             kept: Inputs that are in the runtime's memory.
 
         Returns:
@@ -74,7 +74,7 @@ class GraphSession:
         return dict(zip(self.outputs, binding.get_outputs(), strict=True))
 
     def cast(self, name: str, value: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return an input in the precision that the graph reads."""
+        """Return an input in the dtype that the graph reads."""
         kind = self.declared[name].type
         return value.astype(_DTYPES[kind], copy=False) if kind in _DTYPES else value
 

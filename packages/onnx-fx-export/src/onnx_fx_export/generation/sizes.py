@@ -60,6 +60,8 @@ def check_sizes(program: ONNXProgram, name: str, length: int) -> None:
             "block_count": encoded + 1,
             "sample_count": _SAMPLES * min(encoded, _SOUNDS),
             "patch_count": _PATCHES * encoded,
+            "rows": encoded + 1,
+            "columns": new + 1,
         }
         shapes = {
             str(value.name): [dim if isinstance(dim, int) else _size(str(dim.value), sizes) for dim in value.shape]

@@ -12,15 +12,24 @@ from onnx_fx_export.generation.kinds.base import Kind
 from onnx_fx_export.generation.kinds.decoder import Decoder
 from onnx_fx_export.generation.kinds.encoder_decoder import EncoderDecoder
 from onnx_fx_export.generation.kinds.grids import GridVisionLanguage
+from onnx_fx_export.generation.kinds.hearing import HEARING, HearingLanguage
+from onnx_fx_export.generation.kinds.plain_grids import PlainGridVisionLanguage
 from onnx_fx_export.generation.kinds.recurrent import Recurrent
-from onnx_fx_export.generation.kinds.vision_language import VisionLanguage
+from onnx_fx_export.generation.kinds.sized import SizedVisionLanguage
+from onnx_fx_export.generation.kinds.tiled import TiledVisionLanguage
+from onnx_fx_export.generation.kinds.vision_language import SIGHT, VisionLanguage, body_of
 from onnx_fx_export.generation.requirements import transformers
 from onnxops_decomp.exporting import cache_argument
 
-__all__ = ["kind_of"]
+__all__ = ["kind_of", "senses_of"]
 
 # What a forward may leave to the model inside, which it hands all that it has no name for.
 _PASSED_ON = frozenset(("use_cache",))
+# How models that see or hear call what they read, with these words at the end, and what makes features of it.
+_SENSES = {
+    "images": ("pixel_values", "flattened_patches", "get_image_features"),
+    "sounds": ("input_features", "input_values", "audio_input_ids", "get_audio_features"),
+}
 _WRAPPER = " If it wraps a model of transformers, as torch.compile does, pass that."
 
 
@@ -59,14 +68,42 @@ def kind_of(model: Any) -> Kind:
     return kind(model)
 
 
+def senses_of(model: Any) -> list[str]:
+    """Return what a model reads beside text: images, sounds."""
+    taken = inspect.signature(model.forward).parameters
+    return [
+        sense
+        for sense, (*endings, method) in _SENSES.items()
+        if hasattr(model, method) or any(name.endswith(tuple(endings)) for name in taken)
+    ]
+
+
 def _decoder(model: Any) -> type[Kind]:
     """Return the kind of a decoder, which is that of its cache: with states of one size or without, unless it sees."""
-    if hasattr(model, "get_image_features"):
-        grids = "image_grid_thw" in inspect.signature(model.get_image_features).parameters
-        return GridVisionLanguage if grids else VisionLanguage
+    if body_of(model, SIGHT) is not None:
+        return _seeing(model)
+    if body_of(model, HEARING) is not None and HearingLanguage.takes(model):
+        return HearingLanguage
     if cache_argument(model) == "cache_params":
         return Recurrent
     # Releases of transformers without such layers give models with states caches of their own.
     states = getattr(transformers().cache_utils, "LinearAttentionCacheLayerMixin", ())
     cache = transformers().DynamicCache(config=model.config)
     return Recurrent if any(isinstance(layer, states) for layer in cache.layers) else Decoder
+
+
+def _seeing(model: Any) -> type[VisionLanguage]:
+    """Return the kind of a model that sees, by what its features of images are made of."""
+    bodies = (body for body in (model, model.base_model) if hasattr(body, "get_image_features"))
+    taken = {name: p for body in bodies for name, p in inspect.signature(body.get_image_features).parameters.items()}
+    if "image_grid_thw" in taken:
+        placed = "mm_token_type_ids" in inspect.signature(model.forward).parameters
+        return GridVisionLanguage if placed else PlainGridVisionLanguage
+    if (sizes := taken.get("image_sizes")) is not None:
+        if getattr(model.config, "image_grid_pinpoints", None):
+            return TiledVisionLanguage
+        # Models with one of several towers hand the sizes on to those that read them.
+        tower = inspect.signature(model.get_encoder(modality="image").forward).parameters
+        if "image_sizes" in tower or sizes.default is inspect.Parameter.empty:
+            return SizedVisionLanguage
+    return VisionLanguage

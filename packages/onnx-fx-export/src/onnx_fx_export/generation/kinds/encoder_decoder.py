@@ -27,12 +27,14 @@ ENCODER_FILE, DECODER_FILE = "encoder.onnx", "decoder.onnx"
 _BATCH, _NEW, _PAST, _READ = 2, 3, 5, 7
 # ONNX Runtime GenAI reads sounds of one length.
 _GENAI_POSITIONS = 1500
-_AUDIO, _IMAGES, _SAMPLES = "input_features", "pixel_values", "input_values"
+_AUDIO, _IMAGES, _SAMPLES, _PATCHES = "input_features", "pixel_values", "input_values", "flattened_patches"
+_MASK = "attention_mask"
 # What is read beside text: what its sizes count, what it is, and how the graph calls it.
 _SENSES = {
     _AUDIO: ("frames", "sounds", "audio_features"),
     _IMAGES: ("pixels", "images", _IMAGES),
     _SAMPLES: ("samples", "sounds", _SAMPLES),
+    _PATCHES: ("patches", "images", _PATCHES),
 }
 # As many samples as some tenths of a second have stand for a token of a text.
 _SAMPLES_OF_TOKEN, _LEAST_SAMPLES = 160, 4000
@@ -64,6 +66,8 @@ class EncoderDecoder(Kind):
         if self._sense:
             self.unit, reads, _ = _SENSES[self._sense]
             self.reads = (reads,)
+        # Texts and patches of images, of which there are fewer and more, have padding.
+        self._is_masked = self._sense in (None, _PATCHES)
         is_whisper = model.config.model_type == "whisper" and model.config.max_source_positions == _GENAI_POSITIONS
         self.genai_type = "whisper" if is_whisper else None
 
@@ -115,6 +119,8 @@ class EncoderDecoder(Kind):
     @functools.cached_property
     def _block(self) -> int:
         """Of how many tokens the texts are multiples that the encoder reads, or 0 if it reads any number."""
+        if self._sense == _PATCHES:
+            return 1  # of which one alone is filled up
         config = self.model.config
         sizes = [(getattr(config, key, None), more) for key, more in _BLOCK_KEYS.items()]
         known = [max(np.atleast_1d(size)) + more for size, more in sizes if size is not None]
@@ -137,14 +143,15 @@ class EncoderDecoder(Kind):
         inputs = self.batch((_BLOCKS * self._block or _READ,) * _BATCH).inputs
         shape: dict[int, Any] = {0: "batch_size"}
         if self._block:
-            shape[1] = self._block * torch.export.Dim("block_count", min=_FEWEST, max=_NO_LIMIT // self._block)
+            blocks = torch.export.Dim("block_count", min=_FEWEST, max=_NO_LIMIT // self._block)
+            shape[1] = self._block * blocks if self._block > 1 else blocks
             shape[0] = torch.export.Dim("batch_size", max=_NO_LIMIT)
         elif not self._is_sized:
-            shape[1] = "sample_count" if self._sense else "encoder_sequence_length"
-        names = [_SENSES[self._sense][2]] if self._sense else list(inputs)
+            shape[1] = "encoder_sequence_length" if self._is_masked else "sample_count"
+        names = [_SENSES[name][2] if name in _SENSES else name for name in inputs]
         args = tuple(torch.from_numpy(value) for value in inputs.values())
         if self._sense:
-            args = (args[0].to(self.model.dtype),)
+            args = (args[0].to(self.model.dtype), *args[1:])
         graph, shapes = EncoderGraph(self.model, list(inputs)), (((shape,) * len(args)),)
         return Part(ENCODER_FILE, graph, args, shapes, names, reads_steps=False)
 
@@ -168,7 +175,7 @@ class EncoderDecoder(Kind):
     def _read(self, tokens: torch.Tensor, past: Cache) -> tuple[torch.Tensor, Cache]:
         """Return the logits (S, vocabulary) of new tokens (S,) behind a cache, and the cache behind them."""
         states = self._first.encoder_last_hidden_state
-        mask = None if self._sense else torch.ones(states.shape[:2], dtype=torch.int64)
+        mask = torch.ones(states.shape[:2], dtype=torch.int64) if self._is_masked else None
         graph = CrossDecoderGraph(self.model, last_logits=False)
         result = graph(tokens[None], states, mask, past, kept_by(self._cache.cross_attention_cache))
         logits, present = result["logits"], result["present"]
@@ -219,14 +226,14 @@ class EncoderDecoder(Kind):
         args = (
             torch.zeros(_BATCH, new, dtype=torch.int64),
             torch.zeros(_BATCH, length, states.shape[2], dtype=dtype),
-            None if self._sense else torch.ones(_BATCH, length, dtype=torch.int64),
+            torch.ones(_BATCH, length, dtype=torch.int64) if self._is_masked else None,
             past_of(self.layers, _BATCH, _PAST, dtype),
             past_of(self._cross, _BATCH, length, dtype),
         )
         shapes = (
             {0: "batch_size"} if self._reads_one else {0: "batch_size", 1: "sequence_length"},
             read,
-            None if self._sense else read,
+            read if self._is_masked else None,
             [{"key": kept, "value": kept}] * len(self.layers),
             [{"key": cross, "value": cross}] * len(self._cross),
         )
@@ -240,7 +247,7 @@ class EncoderDecoder(Kind):
         del decoder["inputs"]["attention_mask"]
         decoder["inputs"] |= {f"cross_past_{kind}_names": name for kind, name in CROSS_NAMES.items()}
         width, heads = self._first.encoder_last_hidden_state.shape[-1], self._cross[0].key[0]
-        inputs = [_SENSES[self._sense][2]] if self._sense else ["input_ids", "attention_mask"]
+        inputs = [_SENSES[self._sense][2] if self._sense else "input_ids", *([_MASK] if self._is_masked else [])]
         encoder = {
             **graph_config(self._cross, ENCODER_FILE, width, heads),
             "inputs": {name: name for name in inputs},
@@ -283,11 +290,23 @@ class EncoderDecoder(Kind):
     def batch(self, lengths: tuple[int, ...]) -> Batch:
         """Return random prompts, padded on the right as encoders are used to; sounds and images have one size."""
         if self._sense:
-            return self._sensed(lengths, self._sense)
+            return self._patches(lengths) if self._is_masked else self._sensed(lengths, self._sense)
         rows, longest, pad = self.draw(lengths), max(lengths), self.pad
         tokens = np.stack([np.pad(row, (0, longest - len(row)), constant_values=pad) for row in rows])
         mask = np.stack([np.pad(np.ones_like(row), (0, longest - len(row))) for row in rows])
         return Batch(lengths, {"input_ids": tokens, "attention_mask": mask}, [{"input_ids": row} for row in rows])
+
+    def _patches(self, lengths: tuple[int, ...]) -> Batch:
+        """Return random patches with their rows and columns before them, counted from 1, and padding behind them."""
+        width, random = int(self.model.config.vision_config.patch_embed_hidden_size), np.random.default_rng(0)
+        rows, longest = [], max(lengths)
+        for length in lengths:
+            place, side = np.arange(length), math.isqrt(length)
+            places = np.stack([place // side, place % side], 1).astype(np.float32) + 1
+            rows.append(np.concatenate([places, random.standard_normal((length, width), np.float32)], 1))
+        patches = np.stack([np.pad(row, ((0, longest - len(row)), (0, 0))) for row in rows])
+        mask = (np.arange(longest)[None] < np.array(lengths)[:, None]).astype(np.int64)
+        return Batch(lengths, {_PATCHES: patches, _MASK: mask}, [{_PATCHES: row} for row in rows])
 
     def _sensed(self, lengths: tuple[int, ...], name: str) -> Batch:
         size = self._size if self._is_sized else (_LEAST_SAMPLES + _SAMPLES_OF_TOKEN * max(lengths),)
@@ -300,8 +319,9 @@ class EncoderDecoder(Kind):
         inputs = {name: torch.from_numpy(value)[None] for name, value in row.items()}
         if self._sense:
             inputs[self._sense] = inputs[self._sense].to(self.model.dtype)
-        else:
-            inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
+        if self._is_masked:
+            read = next(iter(inputs.values()))
+            inputs[_MASK] = torch.ones(read.shape[:2], dtype=torch.int64)
         return inputs | {"decoder_input_ids": torch.from_numpy(np.concatenate([[self._start()], tokens]))[None]}
 
     def prefix(self, batch: Batch) -> int:

@@ -16,7 +16,7 @@ from onnx_fx_export.generation.caches import Cache, past_of
 from onnx_fx_export.generation.config import VISION_FILE
 from onnx_fx_export.generation.kinds.base import Batch, Part, Tokens
 from onnx_fx_export.generation.kinds.decoder import CachedGraph
-from onnx_fx_export.generation.kinds.patches import PatchLayout, attention_by_segments
+from onnx_fx_export.generation.kinds.patches import PatchLayout, attention_by_segments, lengths_of_images
 from onnx_fx_export.generation.kinds.vision_language import EmbeddingGraph, VisionLanguage
 from onnx_fx_export.generation.requirements import transformers
 from onnx_fx_export.generation.seeing import Places
@@ -32,7 +32,6 @@ _MARKS = ("image_token_id", "video_token_id")
 _START = "vision_start_token_id"
 _STARTS = (_START, "image_start_token_id")
 _OF_VIDEOS = ("tokens_per_second", "window_size")
-_ROUNDING = {torch.float32: 1e-3, torch.float16: 3e-2}
 
 
 class GridVisionLanguage(VisionLanguage):
@@ -70,48 +69,33 @@ class GridVisionLanguage(VisionLanguage):
         return [[1, merge * rows, merge * columns] for rows, columns in ((2, 3), (1, 1), (window + 2, window + 1))]
 
     @functools.cached_property
-    def _width(self) -> int:
-        """The width of what is made of images, found by a trial of the graphs beside the model.
-
-        Raises:
-            InvalidArgumentError: If the model makes something else of images.
-        """
-        try:
-            with torch.no_grad(), self._unchanged():
-                wanted, found = self._read_by_model(), self._read_by_graphs()
-        except Exception as error:  # whatever a model raises that reads its images in another way
-            why = f"its images are read in another way ({type(error).__name__})"
-            raise self._refused(why) from error
-        for own, other in zip(wanted, found, strict=True):
-            rounding = _ROUNDING.get(self.model.dtype, 1e-3) * own.abs().max()
-            if own.shape != other.shape or (own - other).abs().max() > rounding:
-                raise self._refused("what it makes of images is not what their patches alone give")
-        return int(found[0].shape[1])
-
-    @functools.cached_property
     def _trial(self) -> dict[str, torch.Tensor]:
         """A prompt with images of all sizes."""
         (text,) = self.draw((len(self._sizes) + 1,))
         images = {name: value.numpy() for name, value in self._seen(self._sizes).items()}
         return self.extended({"input_ids": self._with_images(text, self._sizes), **images}, np.zeros(0, np.int64))
 
-    def _read_by_model(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def _read_by_model(self) -> list[torch.Tensor]:
         """Return what the model makes of the images of the trial, and its logits."""
         images = {name: self._trial[name] for name in (_IMAGES, _GRIDS)}
         features = _joined(self.model.get_image_features(**images, return_dict=True))
-        return features, self.model(**self._trial).logits
+        return [features, self.model(**self._trial).logits]
 
-    def _read_by_graphs(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def _read_by_graphs(self) -> list[torch.Tensor]:
         """Return the same as the graphs compute it."""
-        tokens, mask, types = (self._trial[name] for name in ("input_ids", "attention_mask", _TYPES))
+        tokens, mask = (self._trial[name] for name in ("input_ids", "attention_mask"))
         features = PatchGraph(self.model, self._layout)(self._trial[_IMAGES], self._trial[_GRIDS])["image_features"]
-        embeds = EmbeddingGraph(self.model)(tokens, features)["inputs_embeds"]
-        places = Places(self._layout.merge, 1).read(types.numpy(), mask.numpy(), self._trial[_GRIDS].numpy())
-        past = past_of(self.layers, 1, 0, self.model.dtype)
+        embeds = EmbeddingGraph(self.model, self._image_token)(tokens, features)["inputs_embeds"]
+        return [features, self._logits_of(embeds, mask, past_of(self.layers, 1, 0, self.model.dtype))]
+
+    def _logits_of(self, embeds: torch.Tensor, mask: torch.Tensor, past: Cache) -> torch.Tensor:
+        """Return what the decoder's graph makes of the trial, embedded."""
+        types, grids = self._trial[_TYPES].numpy(), self._trial[_GRIDS].numpy()
+        places = Places(self._layout.merge, 1).read(types, mask.numpy(), grids)
         graph = PlacedDecoderGraph(self.model, last_logits=False, empty=self._empty)
         result = graph(embeds, mask, torch.from_numpy(places), past)["logits"]
         assert isinstance(result, torch.Tensor)
-        return features, result
+        return result
 
     def _refused(self, why: str) -> Exception:
         return super()._refused(f"{why} (transformers {transformers().__version__})")
@@ -243,7 +227,7 @@ class PatchGraph(torch.nn.Module):
             image_grid_thw: Frames, rows and columns of each (images, 3), int64.
         """
         places = self._layout.places(image_grid_thw, pixel_values.shape[0])
-        with attention_by_segments(self.tower.config):
+        with attention_by_segments(self.tower.config), lengths_of_images(self.tower, image_grid_thw.prod(1)):
             result = self.tower(pixel_values, grid_thw=image_grid_thw, return_dict=True, **places)
         return {"image_features": _joined(result)}
 

@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from onnx_fx_export.generation.requirements import transformers
+from onnxops_core.exporting import replaced
 
-__all__ = ["PatchLayout", "attention_by_segments"]
+__all__ = ["PatchLayout", "attention_by_segments", "lengths_of_images"]
 
 # Models hand over which patches belong together only to what they take for flash attention, and tell it by this word.
 _ATTENTION = "flash_by_segments"
+# Which parameter says how many patches each image has.
+_LENGTHS = "lengths"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,15 +126,39 @@ def _attend(
     Args:
         module: The layer.
         query: Queries (1, heads, T, width).
-        key: Keys, of the same shape.
-        value: Values, of the same shape.
+        key: Keys, of the same shape, or with fewer heads that several queries share.
+        value: Values, of the shape of the keys.
         attention_mask: None.
         scaling: What products are multiplied by.
         cu_seq_lens_q: The segment of each patch (T,), int64.
     """
+    sharing = query.shape[1] // key.shape[1]
+    if sharing > 1:
+        key, value = (each.repeat_interleave(sharing, 1) for each in (key, value))
     together = cu_seq_lens_q[:, None] == cu_seq_lens_q
     result = torch.nn.functional.scaled_dot_product_attention(query, key, value, together[None, None], scale=scaling)
     return result.transpose(1, 2), None
+
+
+@contextlib.contextmanager
+def lengths_of_images(tower: Any, lengths: torch.Tensor) -> Iterator[None]:
+    """Let a tower whose positions follow from how many patches each image has (GLM-4V) not count them by segments.
+
+    Args:
+        tower: The tower, in whose calls segments stand in the place of their bounds.
+        lengths: How many patches each image has (images,), int64.
+    """
+    embeddings = getattr(tower, "embeddings", None)
+    if embeddings is None or _LENGTHS not in inspect.signature(embeddings.forward).parameters:
+        yield
+        return
+    own = embeddings.forward
+
+    def counted(patches: torch.Tensor, _: torch.Tensor, *args: Any, **given: Any) -> Any:
+        return own(patches, lengths, *args, **given)
+
+    with replaced([(embeddings, "forward", counted)], in_all_threads=True):
+        yield
 
 
 @contextlib.contextmanager
