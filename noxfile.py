@@ -421,10 +421,12 @@ def bench(session: nox.Session) -> None:
     session.install("--no-deps", *group("onnx2torch"))
     output = ROOT / "bench-output"
     output.mkdir(exist_ok=True)
+    for old in (*output.glob("*.json"), *output.glob("*.svg")):
+        # A report holds what was measured in one run.
+        old.unlink()
     scripts = {path.stem: path for path in sorted(ROOT.glob("benchmarks/*.py")) if path.stem != "figures"}
     asked = [argument for argument in session.posargs if not argument.startswith("-")] or list(scripts)
     for name in asked:
-        (output / f"{name}.json").unlink(missing_ok=True)
         session.run("python", str(scripts[name].relative_to(ROOT)), "--json", str(output / f"{name}.json"))
     options = [argument for argument in session.posargs if argument.startswith("-")]
     session.run("python", "-m", "tools.bench_report", str(output), *options)

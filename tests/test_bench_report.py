@@ -137,14 +137,35 @@ def test_publishing_replaces_what_is_between_the_marks_and_nothing_else(folder: 
     (root / "README.md").write_text(page)
     short, whole = bench_report.report(folder, "a machine")
 
-    bench_report.publish(root, folder, short, whole)
-    bench_report.publish(root, folder, short, whole)
+    for _ in range(2):
+        bench_report.publish(root, folder, short, whole, "a machine")
 
     text = (root / "README.md").read_text()
     assert text.startswith(f"before\n{bench_report.START}\n| model |")
     assert text.endswith(f"a machine.\n{bench_report.END}\nafter\n")
     assert "(../_static/benchmarks/exporters.svg)" in (root / "docs/reference/benchmarks.md").read_text()
     assert [path.name for path in (root / "docs/_static/benchmarks").iterdir()] == ["exporters.svg"]
+
+
+def test_figures_that_are_not_measured_stay_with_what_they_were_measured_on(folder: Path, tmp_path: Path) -> None:
+    root, later = folder / "repository", folder / "later"
+    (root / "docs/reference").mkdir(parents=True)
+    (root / "README.md").write_text(f"{bench_report.START}\n{bench_report.END}\n")
+    later.mkdir()
+    write(folder, "zoo", title="Zoo")
+    write(later, "zoo", title="Zoo", caption="Now.")
+    for figures, machine in ((folder, "one; 1"), (later, "another; 2"), (later, "a third; 3")):
+        short, whole = bench_report.report(figures, machine)
+        bench_report.publish(root, figures, short, whole, machine)
+
+    page = (root / "docs/reference/benchmarks.md").read_text()
+
+    assert page.count("## Export") == page.count("## Zoo") == page.count("Now.") == 1
+    assert page.count("Measured earlier, on one; 1.") == 1
+    assert "another; 2" not in page
+    assert page.index("Measured earlier") < page.index("## Zoo")
+    assert (root / "README.md").read_text().endswith(f"on one; 1.\n{bench_report.END}\n")
+    assert sorted(path.name for path in (root / "docs/_static/benchmarks").iterdir()) == ["exporters.svg", "zoo.svg"]
 
 
 @pytest.mark.parametrize("text", ["", bench_report.START, bench_report.END + bench_report.START])

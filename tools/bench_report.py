@@ -2,7 +2,7 @@
 
 Each file holds one figure in the format of `benchmarks/figures.py`. Writes `report.md` and a plot for each figure
 there. With `--publish` it also puts the comparison with torch.onnx between the marks in README.md, and the whole report
-into docs/reference/benchmarks.md.
+into docs/reference/benchmarks.md, where figures that were not measured now stay, with what they were measured on.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from tools.commands import ToolError, run
 START, END = "<!-- bench:start -->", "<!-- bench:end -->"
 COMMAND = "python3 -m nox -s bench -- --publish"
 FIRST = "exporters"  # the figure that the README shows
+SECTION = re.compile(r"^<!-- figure: ([\w-]+); (.*) -->$", re.MULTILINE)
 Figure = Mapping[str, Any]
 
 
@@ -68,11 +69,11 @@ def read_figures(folder: Path) -> dict[str, Figure]:
     """Return the figures in a folder by the name of their file, that of the README first, the others by name.
 
     Raises:
-        ToolError: There is none of the exporters, or a file is not a figure.
+        ToolError: There is none, or a file is not a figure.
     """
-    names = sorted((path.stem for path in folder.glob("*.json")), key=lambda name: (name != FIRST, name))
-    if FIRST not in names:
-        raise ToolError(f"{folder / FIRST}.json is missing; run the benchmarks first")
+    names = sorted((path.stem for path in folder.glob("*.json")), key=_place)
+    if not names:
+        raise ToolError(f"{folder} has no figures; run the benchmarks first")
     figures = {name: json.loads((folder / f"{name}.json").read_text(encoding="utf-8")) for name in names}
     for name, figure in figures.items():
         if not isinstance(figure, dict) or not {"title", "caption", "columns", "rows"} <= set(figure):
@@ -80,26 +81,53 @@ def read_figures(folder: Path) -> dict[str, Figure]:
     return figures
 
 
-def report(folder: Path, described: str) -> tuple[str, str]:
-    """Return the short comparison for the README, and the whole report; the plots go to the folder.
+def _place(name: str) -> tuple[bool, str]:
+    return name != FIRST, name
+
+
+def report(folder: Path, described: str) -> tuple[str | None, str]:
+    """Return the short comparison for the README, if it was measured, and the whole report; plots go to the folder.
 
     Raises:
-        ToolError: The folder has no figures of the exporters, or a file is not a figure.
+        ToolError: The folder has no figures, or a file is not a figure.
     """
     figures = read_figures(folder)
-    measured = f"Measured by `{COMMAND}` on {described}."
-    sections = [
-        "# Benchmarks",
-        measured,
-        "Sides take turns within one run: their ratios hold elsewhere, seconds do not.",
-    ]
+    sections = {}
     for name, figure in figures.items():
-        sections += [f"## {figure['title']}", figure["caption"]]
+        parts = [f"## {figure['title']}", figure["caption"]]
         if figure.get("plot"):
             (folder / f"{name}.svg").write_text(plot(figure), encoding="utf-8")
-            sections.append(f"![{figure['plot']['label']}]({name}.svg)")
-        sections.append(table(figure))
-    return f"{table(figures[FIRST])}\n\n{measured}", "\n\n".join(sections) + "\n"
+            parts.append(f"![{figure['plot']['label']}]({name}.svg)")
+        sections[name] = described, "\n\n".join([*parts, table(figure)])
+    short = f"{table(figures[FIRST])}\n\n{_measured(described)}" if FIRST in figures else None
+    return short, composed(sections, described)
+
+
+def _measured(described: str) -> str:
+    return f"Measured by `{COMMAND}` on {described}."
+
+
+def composed(sections: Mapping[str, tuple[str, str]], described: str) -> str:
+    """Return the page of sections by the name of their figure, each with what it was measured on.
+
+    Args:
+        sections: What each was measured on, and its text.
+        described: What the page is measured on, but for sections that say something else.
+    """
+    intro = "Sides take turns within one run: their ratios hold elsewhere, seconds do not."
+    parts = ["# Benchmarks", _measured(described), intro]
+    for name in sorted(sections, key=_place):
+        own, text = sections[name]
+        earlier = "" if own == described else f"\n\nMeasured earlier, on {own}."
+        parts.append(f"<!-- figure: {name}; {own} -->\n\n{text}{earlier}")
+    return "\n\n".join(parts) + "\n"
+
+
+def sections_of(page: str) -> dict[str, tuple[str, str]]:
+    """Return what the sections of a page were measured on and their texts, by the name of their figure."""
+    found = SECTION.split(page)
+    named = zip(found[1::3], found[2::3], found[3::3], strict=True)
+    return {name: (own, text.strip().removesuffix(f"Measured earlier, on {own}.").strip()) for name, own, text in named}
 
 
 def between_marks(text: str, content: str) -> str:
@@ -113,17 +141,21 @@ def between_marks(text: str, content: str) -> str:
     return text[: text.index(START) + len(START)] + f"\n{content}\n" + text[text.index(END) :]
 
 
-def publish(root: Path, folder: Path, short: str, whole: str) -> None:
-    """Put the short comparison into the README, the whole report and its plots into the docs."""
-    readme = root / "README.md"
-    readme.write_text(between_marks(readme.read_text(encoding="utf-8"), short), encoding="utf-8")
-    plots = root / "docs/_static/benchmarks"
-    shutil.rmtree(plots, ignore_errors=True)
-    plots.mkdir(parents=True)
+def publish(root: Path, folder: Path, short: str | None, whole: str, described: str) -> None:
+    """Put the short comparison into the README, and the report and its plots into the docs, beside what stays there."""
+    readme, target, plots = root / "README.md", root / "docs/reference/benchmarks.md", root / "docs/_static/benchmarks"
+    if short is not None:
+        readme.write_text(between_marks(readme.read_text(encoding="utf-8"), short), encoding="utf-8")
+    kept = sections_of(target.read_text(encoding="utf-8")) if target.exists() else {}
+    page = re.sub(r"\]\(([\w-]+\.svg)\)", r"](../_static/benchmarks/\1)", whole)
+    sections = {**kept, **sections_of(page)}
+    target.write_text(composed(sections, described), encoding="utf-8")
+    plots.mkdir(parents=True, exist_ok=True)
     for drawn in folder.glob("*.svg"):
         shutil.copyfile(drawn, plots / drawn.name)
-    page = re.sub(r"\]\(([\w-]+\.svg)\)", r"](../_static/benchmarks/\1)", whole)
-    (root / "docs/reference/benchmarks.md").write_text(page, encoding="utf-8")
+    for drawn in plots.glob("*.svg"):
+        if drawn.stem not in sections:
+            drawn.unlink()
 
 
 def main(arguments: Sequence[str] | None = None, root: Path | None = None) -> int:
@@ -135,10 +167,11 @@ def main(arguments: Sequence[str] | None = None, root: Path | None = None) -> in
     root = root or Path.cwd()
     try:
         commit = run(["git", "describe", "--always", "--dirty", "--abbrev=12"], cwd=root).strip()
-        short, whole = report(options.folder, f"{machine()}; revision {commit}")
+        described = f"{machine()}; revision {commit}"
+        short, whole = report(options.folder, described)
         (options.folder / "report.md").write_text(whole, encoding="utf-8")
         if options.publish:
-            publish(root, options.folder, short, whole)
+            publish(root, options.folder, short, whole, described)
     except ToolError as error:
         print(f"bench-report: {error}", file=sys.stderr)
         return 1
