@@ -140,6 +140,24 @@ def test_both_ways_are_kept(function: Callable[..., Any]) -> None:
             torch.testing.assert_close(actual, wanted)
 
 
+def left_early(linear: nn.Module, x: torch.Tensor) -> Any:
+    for _ in range(10):
+        if x.abs().max() < 1:
+            break
+        x = x / 2
+    return x
+
+
+def test_a_loop_of_ten_steps_is_left_when_the_data_says_so() -> None:
+    model = Model(left_early)
+    program = export(model, (torch.randn(8, 3),), dynamic_shapes=ROWS)
+
+    assert program.capture_strategy == "both-ways"
+    for size in (0.1, 1.0, 3.0, 60.0, 900.0, 10_000.0):
+        x = torch.randn(5, 3) * size
+        torch.testing.assert_close(program(x), model(x))
+
+
 def in_twos_or_threes(linear: nn.Module, x: torch.Tensor) -> Any:
     count = 2 if x.sum() > 0 else 3
     return x + x.reshape(-1, count, 3).cumsum(1).sum((0, 1))

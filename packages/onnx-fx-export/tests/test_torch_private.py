@@ -19,6 +19,7 @@ import onnx_fx_export
 from onnx_fx_export.capture.equations import equating_operators, specializations
 from onnx_fx_export.capture.torch_private import (
     code_written_late,
+    equations_left_unsolved,
     replaced_kernels,
     scans_over_no_rows,
     shared_memory_formats,
@@ -27,6 +28,8 @@ from onnx_fx_export.capture.torch_private import (
     without_cache_of_calls,
 )
 from onnx_fx_export.inputs.arguments import FunctionModule
+from onnx_fx_export.sizes.fixed import equations_that_fix
+from onnx_fx_export.sizes.questions import Sizes
 from onnx_fx_export.torch_private import (
     Writes,
     answer_for_many,
@@ -275,14 +278,26 @@ def test_a_range_that_the_model_does_not_have_is_told_too() -> None:
     assert "[9, " in dimension_facts(error)[0][0]
 
 
-def test_an_equation_that_sympy_cannot_solve_is_about_a_dimension() -> None:
+def unsolved() -> torch.export.ExportedProgram:
     halved = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3, 2, 1), torch.nn.Conv2d(4, 4, 2, 2), torch.nn.AvgPool2d(7, 1))
     model = torch.nn.Sequential(halved, torch.nn.Flatten(2), torch.nn.Linear(1, 2))
     dims = {2: torch.export.Dim.DYNAMIC, 3: torch.export.Dim.DYNAMIC}
+    return torch.export.export(model, (torch.ones(2, 3, 28, 28),), dynamic_shapes=(dims,))
+
+
+def test_an_equation_that_sympy_cannot_solve_is_about_a_dimension() -> None:
     with pytest.raises(NotImplementedError) as caught:
-        torch.export.export(model, (torch.ones(2, 3, 28, 28),), dynamic_shapes=(dims,))
+        unsolved()
     assert is_dimension_error(caught.value)
     assert dimension_facts(caught.value)[0][0].startswith("The inequality")
+
+
+def test_an_equation_that_sympy_cannot_solve_can_be_left_to_the_program() -> None:
+    with equations_left_unsolved():
+        program = unsolved()
+    guards = Sizes.of(program, [{}]).final_guards()
+    assert any(isinstance(guard, sympy.Eq) for guard in guards)
+    assert equations_that_fix(program, [{}])
 
 
 def test_declarations_that_torch_suggests_are_code() -> None:

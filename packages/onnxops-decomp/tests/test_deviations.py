@@ -112,6 +112,23 @@ def has_four_digits() -> bool:
     return bool(error > 1e-5)
 
 
+def moves_what_it_resizes() -> bool:
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["t"], perm=[0, 3, 1, 2]),
+        helper.make_node("Resize", ["t", "", "", "sizes"], ["r"], axes=[2, 3], mode="linear"),
+        helper.make_node("Transpose", ["r"], ["y"], perm=[0, 2, 3, 1]),
+    ]
+    types = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [None] * 4) for name in "xy"]
+    sizes = onnx.numpy_helper.from_array(np.array([2, 2]), "sizes")
+    graph = helper.make_graph(nodes, "g", types[:1], types[1:], [sizes])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    try:
+        ort.InferenceSession(proto.SerializeToString()).run(None, {"x": zeros(1, 4, 4, 3)})
+    except Exception as error:  # whatever the runtime raises
+        return "Resize" in str(error)
+    return False
+
+
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 SHOWN: dict[Deviation, Callable[[], bool]] = {
     Deviation.BINS_AS_GIVEN: counts_the_bins_that_it_gets,
@@ -121,6 +138,7 @@ SHOWN: dict[Deviation, Callable[[], bool]] = {
     Deviation.EMPTY_SIGNAL: lengthens_no_empty_signal,
     Deviation.EMPTY_PRODUCT: leaves_products_unwritten,
     Deviation.NAN_BESIDE_INFINITY: forgets_nan_beside_infinity,
+    Deviation.RESIZED_AXES: moves_what_it_resizes,
     Deviation.ROUGH_SPECTRUM: has_four_digits,
 }
 
@@ -165,6 +183,7 @@ WRITTEN: list[tuple[Callable[..., Any], Sequence[Any], bool, str]] = [
     (torch.fft.fft, (X[..., :3],), False, "DFT"),
     (lambda *given: torch.lstm(*given, False, 1, 0.0, False, False, False)[0], (X.double(), *LSTM), False, "LSTM"),
     (lambda x: x.logsumexp(0), (X,), False, "ReduceLogSumExp"),
+    (lambda x: F.interpolate(x, 3, mode="linear"), (X,), True, "Resize"),
 ]
 
 

@@ -42,6 +42,12 @@ def test_linear_interpolation(mode: str, sizes: tuple[int, ...], align: bool, op
     check(lambda x: F.interpolate(x, scale_factor=1.7, mode=mode, align_corners=align), x, opset=opset)
 
 
+@pytest.mark.parametrize("mode", ["nearest", "bilinear"])
+@pytest.mark.parametrize("how", [{"size": (3, 10)}, {"scale_factor": 2.0}])
+def test_channels_that_come_last_before_and_after(how: dict[str, Any], mode: str) -> None:
+    check(lambda x: F.interpolate(x.permute(0, 3, 1, 2), mode=mode, **how).permute(0, 2, 3, 1), torch.randn(2, 5, 7, 3))
+
+
 @pytest.mark.parametrize("opset", OPSETS)
 @pytest.mark.parametrize("align", [False, True])
 def test_cubic_interpolation(align: bool, opset: int) -> None:

@@ -18,6 +18,7 @@ from onnx_fx_export.capture.state import StateNotes, watched_state
 from onnx_fx_export.capture.storage_sizes import refused_storage_sizes
 from onnx_fx_export.capture.torch_private import (
     code_written_late,
+    equations_left_unsolved,
     shared_memory_formats,
     shared_stack_frames,
     without_cache_of_calls,
@@ -125,8 +126,8 @@ def _record(run: Run, *, withhold: bool = False) -> Recorded:
         stack.enter_context(without_partial_graphs())
         # Dynamo runs the code of its graphs at once, and needs what writing it leaves.
         late = () if strict else (code_written_late,)
-        for less_work in (shared_stack_frames, shared_memory_formats, *late):
-            stack.enter_context(less_work())
+        for changed in (equations_left_unsolved, shared_stack_frames, shared_memory_formats, *late):
+            stack.enter_context(changed())
         if _has_few_equal_calls(request, repeated is not None):
             stack.enter_context(without_cache_of_calls())
         questions, keys = _watch_sizes(run, numbers, stack)

@@ -25,15 +25,17 @@ from torch._subclasses.fake_tensor import UnsupportedOperatorException
 from torch.fx import _lazy_graph_module
 from torch.fx.experimental import proxy_tensor
 from torch.fx.experimental.sym_node import SymNode
+from torch.fx.experimental.symbolic_shapes import DimConstraints
 from torch.fx.passes.shape_prop import _extract_tensor_metadata
 from torch.utils import _pytree as pytree
 from torch.utils import _traceback
 
-from onnxops_core.exporting import replaced
+from onnxops_core.exporting import original, replaced
 from onnxops_decomp.exporting import real_tensors
 
 __all__ = [
     "code_written_late",
+    "equations_left_unsolved",
     "formats_without_conditions",
     "operator_without_kernel",
     "replaced_kernels",
@@ -72,6 +74,24 @@ def code_written_late() -> contextlib.AbstractContextManager[None]:
     torch.export changes a graph in five passes, each of which has the code of the whole graph written and compiled.
     """
     return _lazy_graph_module._use_lazy_graph_module(True)
+
+
+def equations_left_unsolved() -> contextlib.AbstractContextManager[None]:
+    """Let equations of sizes that SymPy cannot solve be conditions of the program (``DimConstraints.solve``).
+
+    torch looks for the one size that solves each, and an equation such as ``8 * (n // 4 // 8) == n // 4`` holds for
+    many: it is a guard as it is. What could not be solved is no longer among what is to be when it fails.
+    """
+    solve = original(DimConstraints, "solve")
+
+    def solved(self: DimConstraints) -> None:
+        for _ in range(len(self._symbols_with_equalities)):
+            with contextlib.suppress(NotImplementedError):
+                solve(self)
+                return
+        solve(self)
+
+    return replaced([(DimConstraints, "solve", solved)])
 
 
 def shared_memory_formats() -> contextlib.AbstractContextManager[None]:

@@ -41,8 +41,9 @@ def equations_that_fix(program: torch.export.ExportedProgram, specs: Sequence[Ma
     free = sizes.hints.keys() - _automatic(program, specs)
     return [
         f"{guard.lhs} == {guard.rhs}"
-        for guard in _with_number(sizes)
-        if any(_fixes(guard, symbol, sizes.hints) for symbol in guard.free_symbols & free)
+        for guard in _equations(sizes)
+        if (len(guard.free_symbols) == 1 or _has_number(guard))
+        and any(_fixes(guard, symbol, sizes.hints) for symbol in guard.free_symbols & free)
     ]
 
 
@@ -80,15 +81,18 @@ def numbers_of_the_example(program: torch.export.ExportedProgram, specs: Sequenc
     """
     sizes = Sizes.of(program, specs)
     free = sizes.hints.keys() - _automatic(program, specs)
-    guards = [guard for guard in _with_number(sizes) if guard.free_symbols & free]
+    guards = [guard for guard in _equations(sizes) if _has_number(guard) and guard.free_symbols & free]
     return [f"{guard.lhs} == {guard.rhs}" for guard in guards if any(map(is_of_fractions, guard.args))]
 
 
-def _with_number(sizes: Sizes) -> list[sympy.Eq]:
-    """Return the equations between sizes of inputs and a number."""
-    guards = [guard for guard in sizes.final_guards() if isinstance(guard, sympy.Eq)]
-    with_number = [guard for guard in guards if any(side.is_Number for side in guard.args)]
-    return [guard for guard in dict.fromkeys(with_number) if guard.free_symbols <= sizes.hints.keys()]
+def _equations(sizes: Sizes) -> list[sympy.Eq]:
+    """Return the equations of sizes of inputs."""
+    guards = dict.fromkeys(guard for guard in sizes.final_guards() if isinstance(guard, sympy.Eq))
+    return [guard for guard in guards if guard.free_symbols <= sizes.hints.keys()]
+
+
+def _has_number(equation: sympy.Eq) -> bool:
+    return any(side.is_Number for side in equation.args)
 
 
 def _automatic(program: torch.export.ExportedProgram, specs: Sequence[Mapping[int, Any]]) -> set[sympy.Symbol]:

@@ -41,8 +41,10 @@ from onnxops_decomp.exporting import written_arguments
 
 __all__ = ["record_both_ways"]
 
-# The ways through a model, and the questions on one of them. A loop that data ends asks without end.
-_MOST_WAYS, _MOST_QUESTIONS = 12, 8
+# The ways through a model, and the questions on one of them, each of which adds a way at least. A loop that data ends
+# asks without end.
+_MOST_WAYS = 12
+_MOST_QUESTIONS = _MOST_WAYS - 1
 _MOST_SYMBOLS = 10_000
 _Answers = tuple[bool, ...]
 

@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
+from onnxops_decomp.builder.runtime import Deviation
 from onnxops_decomp.errors import LoweringError
 from onnxops_decomp.formulas.resampling import axis_ratio, position_dtype, resample, resampled_size
 from onnxops_decomp.lowerings.registry import Function, lowering
@@ -67,7 +68,7 @@ def _interpolated(
         return input
     if not _resize_agrees(sizes, counts, factors, align_corners, method):
         return _by_axis(op, input, counts, factors, align_corners, method)
-    axes = list(range(2, 2 + len(sizes)))
+    kept = op.sizes(input)[:2] if op.deviates(Deviation.RESIZED_AXES) else []
     attributes = {
         "mode": method.mode,
         "coordinate_transformation_mode": method.coordinates(align_corners),
@@ -75,11 +76,12 @@ def _interpolated(
         "cubic_coeff_a": method.a if method.mode == "cubic" else None,
         "antialias": int(method.antialias),
         "exclude_outside": int(method.antialias),
-        "axes": axes,
+        "axes": None if kept else list(range(2, 2 + len(sizes))),
     }
     if factors is not None and not align_corners:
-        return op.Resize(input, None, op.constant(factors, ir.DataType.FLOAT), **attributes)
-    return op.Resize(input, None, None, op.vector(counts), **attributes)
+        scales = [*([1.0] * len(kept)), *factors]
+        return op.Resize(input, None, op.constant(scales, ir.DataType.FLOAT), **attributes)
+    return op.Resize(input, None, None, op.vector([*kept, *counts]), **attributes)
 
 
 def _by_axis(
