@@ -48,6 +48,7 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def test_a_row_shows_all_sides_and_an_export_that_fails_is_said_to_fail(folder: Path) -> None:
     short, _ = bench_report.report(folder, "a machine")
 
+    assert short is not None
     assert "| model | export / capture | torch.onnx | nodes |" in short
     assert "| small | 1.25 | 5.00 | 120 |" in short
     assert "| swin | 0.500 | fails | 1437 |" in short
@@ -67,6 +68,7 @@ def test_every_figure_in_the_folder_is_reported_that_of_the_readme_first(folder:
 
     short, whole = bench_report.report(folder, "a machine")
 
+    assert short is not None
     assert [line for line in whole.splitlines() if line.startswith("## ")] == ["## Export", "## Operators", "## Zoo"]
     assert sorted(path.name for path in folder.glob("*.svg")) == ["exporters.svg", "zoo.svg"]
     assert "Operators" not in short
