@@ -48,6 +48,8 @@ class WeightStore:
 
 def _identity(tensor: torch.Tensor) -> Any:
     """Return what two tensors share exactly if they are the same view of the same memory; None for empty ones."""
-    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.is_meta:
-        return id(tensor)  # it has no memory to compare, and lives as long as the program
-    return place_in_memory(tensor)
+    if tensor.numel() == 0:
+        return None
+    place = place_in_memory(tensor) if type(tensor) in (torch.Tensor, torch.nn.Parameter) else None
+    # A tensor without memory to compare lives as long as the program.
+    return place or id(tensor)
