@@ -249,23 +249,33 @@ def test_images_that_are_read_in_another_way_are_refused(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_what_layers_of_the_decoder_read_of_images_stands_beside_their_tokens(tmp_path):
-    model = language_model("qwen3_vl")
-    folder = export_folder(model, tmp_path / "out", engine="onnxruntime", verify=False)
+def three_images():
+    """Patches of three images, their sizes, and the tokens of each with a mark before and after it."""
     images, sizes = patches((1, 2, 14), (1, 6, 6), (1, 2, 2))
-    marks = [mark for _, rows, columns in sizes.tolist() for mark in (61, *[IMAGE] * (rows * columns // 4), 60, 5)]
-    tokens = torch.tensor([[9, *marks, 8]])
+    return images, sizes, [[61, *[IMAGE] * (rows * columns // 4), 60, 5] for _, rows, columns in sizes.tolist()]
+
+
+def assert_sees_three_images_as(model, folder):
+    images, sizes, (one, two, three) = three_images()
+    tokens = torch.tensor([[9, *one, *two, *three, 8]])
 
     found = Generator(folder.path).generate(
         tokens.numpy(), pixel_values=images.numpy(), image_grid_thw=sizes.numpy(), max_new_tokens=12
     )
 
-    assert input_shapes(folder.path / "model.onnx")["inputs_embeds"][2] == 3 * 32
     types = (tokens == IMAGE).int()
     wanted = model.generate(
         tokens, pixel_values=images, image_grid_thw=sizes, mm_token_type_ids=types, do_sample=False, max_new_tokens=12
     )
     np.testing.assert_array_equal(found, wanted.numpy())
+
+
+def test_what_layers_of_the_decoder_read_of_images_stands_beside_their_tokens(tmp_path):
+    model = language_model("qwen3_vl")
+    folder = export_folder(model, tmp_path / "out", engine="onnxruntime", verify=False)
+
+    assert_sees_three_images_as(model, folder)
+    assert input_shapes(folder.path / "model.onnx")["inputs_embeds"][2] == 3 * 32
     pytest.importorskip("onnxruntime_genai", reason="the engine of the rest is an optional package")
     assert len(verify_folder(kind_of(model), folder.path, "genai", str)) == 4
 
@@ -273,27 +283,15 @@ def test_what_layers_of_the_decoder_read_of_images_stands_beside_their_tokens(tm
 def test_learned_positions_between_which_patches_stand_follow_the_size_of_each_image(tmp_path):
     model = language_model("glm4v")
     folder = export_folder(model, tmp_path / "out", engine="onnxruntime", verify=False)
-    images, sizes = patches((1, 2, 14), (1, 6, 6), (1, 2, 2))
-    marks = [mark for _, rows, columns in sizes.tolist() for mark in (61, *[IMAGE] * (rows * columns // 4), 60, 5)]
-    tokens = torch.tensor([[9, *marks, 8]])
 
-    found = Generator(folder.path).generate(
-        tokens.numpy(), pixel_values=images.numpy(), image_grid_thw=sizes.numpy(), max_new_tokens=12
-    )
-
-    types = (tokens == IMAGE).int()
-    wanted = model.generate(
-        tokens, pixel_values=images, image_grid_thw=sizes, mm_token_type_ids=types, do_sample=False, max_new_tokens=12
-    )
-    np.testing.assert_array_equal(found, wanted.numpy())
+    assert_sees_three_images_as(model, folder)
 
 
 def test_patches_on_grids_may_be_tokens_that_follow_each_other(tmp_path):
     model = language_model("exaone4_5")
     folder = export_folder(model, tmp_path / "out", engine="onnxruntime")
-    images, sizes = patches((1, 2, 14), (1, 6, 6), (1, 2, 2))
-    marks = [mark for _, rows, columns in sizes.tolist() for mark in (61, *[IMAGE] * (rows * columns // 4), 60, 5)]
-    one, two = [9, *marks[:10]], [9, *marks[10:], 8]
+    images, sizes, (first, second, third) = three_images()
+    one, two = [9, *first], [9, *second, *third, 8]
     tokens = torch.tensor([[0] * (len(two) - len(one)) + one, two])
     mask = (tokens != 0).long()
     given = {"pixel_values": images, "image_grid_thw": sizes}
