@@ -25,6 +25,7 @@ from onnx_fx_export.capture.torch_private import (
     shared_memory_formats,
     shared_stack_frames,
     unassigned_buffers,
+    values_noted_without_modes,
     without_cache_of_calls,
 )
 from onnx_fx_export.inputs.arguments import FunctionModule
@@ -395,6 +396,31 @@ def test_the_symbols_of_scalars_are_followed() -> None:
     with followed_scalars(lambda *_: None, lambda *_: None, lambda _: None, lambda _, symbol: symbols.append(symbol)):
         program = torch.export.export(Model(), (torch.tensor([2, 3]),))
     assert symbols[0].node.expr == program.graph.output_node().args[0][0].meta["val"].shape[0].node.expr
+
+
+def test_no_mode_hears_what_a_graph_notes_of_values() -> None:
+    class Mode(TorchFunctionMode):
+        def __init__(self) -> None:
+            super().__init__()
+            self.heard: list[str] = []
+
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.heard.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    def captured(around: contextlib.AbstractContextManager[None]) -> tuple[list[str], torch.fx.Graph]:
+        model, mode = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4)).eval(), Mode()
+        rows = {0: torch.export.Dim.DYNAMIC}
+        with around, mode:
+            program = torch.export.export(model, (torch.ones(2, 3),), dynamic_shapes=(rows,))
+        return mode.heard, program.graph
+
+    usual, expected = captured(contextlib.nullcontext())
+    fewer, graph = captured(values_noted_without_modes())
+    assert len(fewer) < len(usual)
+    assert str(graph) == str(expected)
+    for node, other in zip(graph.nodes, expected.nodes, strict=True):
+        assert str(node.meta.get("val")) == str(other.meta.get("val"))
 
 
 def test_no_mode_is_asked_while_a_plain_tensor_is_described() -> None:

@@ -180,3 +180,12 @@ def test_functions_of_packed_sequences_pass_their_calls_to_modes() -> None:
         padded = rnn.pad_sequence([torch.ones(2), torch.ones(1)])
         rnn.pad_packed_sequence(rnn.pack_padded_sequence(padded, torch.tensor([2, 1])))
     assert {private.PACK_PADDED_SEQUENCE, private.PAD_PACKED_SEQUENCE, private.PAD_SEQUENCE} <= {*met}
+
+
+def test_a_fake_tensor_is_made_without_the_dispatcher() -> None:
+    with FakeTensorMode() as mode:
+        usual = torch.empty_strided((2, 3), (1, 2), dtype=torch.float16)
+    made = private.plain_fake(mode, usual.shape, usual.stride(), usual.dtype)
+    assert type(made) is type(usual)
+    assert (made.shape, made.stride(), made.dtype, made.device) == ((2, 3), (1, 2), torch.float16, usual.device)
+    assert (made.to(torch.float32) + 1).fake_mode is mode  # type: ignore[attr-defined]

@@ -68,7 +68,6 @@ __all__ = [
     "new_dimension",
     "overload_of_schema",
     "parse_schema",
-    "plain_fake",
     "python_kernels",
     "quiet_fake_tensors",
     "recorded_aliases",
@@ -433,12 +432,6 @@ def _at_least(rank: int, tensors: Any) -> Any:
     for axis in _AT_LEAST[rank][tensors.dim()] if tensors.dim() < rank else ():
         tensors = tensors.unsqueeze(axis)
     return tensors
-
-
-def plain_fake(mode: FakeTensorMode, sizes: Sequence[Any], strides: Sequence[Any], dtype: torch.dtype) -> FakeTensor:
-    """Return a fake tensor without asking the dispatcher (constructor of ``FakeTensor``)."""
-    meta = torch.empty_strided(sizes, strides, dtype=dtype, device="meta")
-    return FakeTensor(mode, meta, torch.device("cpu"))
 
 
 @contextlib.contextmanager

@@ -39,6 +39,7 @@ __all__ = [
     "is_without_data",
     "memory_of_tensor",
     "overload_of_custom_op",
+    "plain_fake",
     "real_tensors",
     "recorded_guards",
     "scan",
@@ -121,6 +122,13 @@ def recorded_guards(fake_mode: Any) -> Iterator[list[sympy.Basic]]:
 def fake_mode_of(value: object) -> Any:
     """Return the fake mode of a fake tensor, else None (``FakeTensor.fake_mode``)."""
     return getattr(value, "fake_mode", None)
+
+
+def plain_fake(
+    mode: Any, sizes: Sequence[Any], strides: Sequence[Any], dtype: torch.dtype, device: torch.device | str = "cpu"
+) -> torch.Tensor:
+    """Return a fake tensor with memory of its own, without asking the dispatcher (constructor of ``FakeTensor``)."""
+    return FakeTensor(mode, torch.empty_strided(sizes, strides, dtype=dtype, device="meta"), torch.device(device))
 
 
 class Computations(TorchDispatchMode):

@@ -21,6 +21,7 @@ from onnx_fx_export.capture.torch_private import (
     equations_left_unsolved,
     shared_memory_formats,
     shared_stack_frames,
+    values_noted_without_modes,
     without_cache_of_calls,
 )
 from onnx_fx_export.inputs.examples import named_keywords, unmarked, variable_numbers
@@ -126,7 +127,8 @@ def _record(run: Run, *, withhold: bool = False) -> Recorded:
         stack.enter_context(without_partial_graphs())
         # Dynamo runs the code of its graphs at once, and needs what writing it leaves.
         late = () if strict else (code_written_late,)
-        for changed in (equations_left_unsolved, shared_stack_frames, shared_memory_formats, *late):
+        cheaper = (shared_stack_frames, shared_memory_formats, values_noted_without_modes)
+        for changed in (equations_left_unsolved, *cheaper, *late):
             stack.enter_context(changed())
         if _has_few_equal_calls(request, repeated is not None):
             stack.enter_context(without_cache_of_calls())

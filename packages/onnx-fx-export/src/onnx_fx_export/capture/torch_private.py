@@ -43,6 +43,7 @@ __all__ = [
     "shared_memory_formats",
     "shared_stack_frames",
     "unassigned_buffers",
+    "values_noted_without_modes",
     "without_cache_of_calls",
 ]
 
@@ -135,6 +136,19 @@ def _as_key(size: int | torch.SymInt) -> Any:
         return size
     # The lengths of nested tensors are nodes without expressions.
     return (size.node.shape_env, size.node.expr) if isinstance(size.node, SymNode) else size.node
+
+
+def values_noted_without_modes() -> contextlib.AbstractContextManager[None]:
+    """Let no mode hear what make_fx reads of a value to note it in the graph (``track_tensor_tree``).
+
+    Each weight and result is asked for its layout, strides and a view of it, and modes are about the calls of a model.
+    """
+
+    def tracked(*args: Any, **options: Any) -> Any:
+        with torch._C.DisableTorchFunction():
+            return original(proxy_tensor, "track_tensor_tree")(*args, **options)
+
+    return replaced([(proxy_tensor, "track_tensor_tree", tracked)])
 
 
 def scans_over_no_rows() -> contextlib.AbstractContextManager[None]:

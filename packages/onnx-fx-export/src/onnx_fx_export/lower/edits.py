@@ -57,7 +57,7 @@ def with_one_name_each(program: torch.export.ExportedProgram) -> torch.export.Ex
     What a model keeps besides its buffers is an input of its own, also where it is one of them.
     """
     others = _other_names(program)
-    if not set(others).union(others.values()) & {node.name for node in written_inputs(program.graph)}:
+    if not others or set(others).union(others.values()).isdisjoint(n.name for n in written_inputs(program.graph)):
         return program
 
     def join(graph: torch.fx.Graph) -> None:

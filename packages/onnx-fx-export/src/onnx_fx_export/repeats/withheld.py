@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import torch
 from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
 
-from onnxops_decomp.exporting import is_without_data
+from onnxops_decomp.exporting import is_without_data, plain_fake
 
 __all__ = ["ParametersNeededError", "WithheldParameters"]
 
@@ -203,8 +203,6 @@ def _placeholder(following: torch.fx.Node, twin: torch.fx.Node, name: str) -> to
     with graph.inserting_before(following):
         node = graph.placeholder("p_" + re.sub(r"[^a-zA-Z0-9]", "_", name.lower()))
     node.target = node.name
-    with like.fake_mode:
-        made = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
-        made = torch.nn.Parameter(made, like.requires_grad) if isinstance(like, torch.nn.Parameter) else made
-    node.meta = {**twin.meta, "val": made}
+    made = plain_fake(like.fake_mode, like.shape, like.stride(), like.dtype, like.device)
+    node.meta = {**twin.meta, "val": made.requires_grad_(like.requires_grad)}
     return node

@@ -39,8 +39,9 @@ def conditions_on_layout(
         return []
     asked = {_canonical(relation) for q in questions for relation in (q.relation, sympy.Not(q.relation))}
     kept = {text: guard for text, guard in layout_guards(program).items() if _canonical(guard) not in asked}
-    divides = _computes_with_quotients(program)
-    tried = {guard for guard in kept.values() if _may_fix(guard) or (divides and isinstance(guard, sympy.Eq))}
+    tried, equal = ({*filter(test, kept.values())} for test in (_may_fix, lambda guard: isinstance(guard, sympy.Eq)))
+    if not equal <= tried and _computes_with_quotients(program):
+        tried |= equal
     if not tried:
         return [*kept]
     sizes = Sizes.of(program, specs)

@@ -24,7 +24,7 @@ from onnx_ts_legacy.shapes.simple_calls import known_form, known_view
 from onnx_ts_legacy.shapes.size_rules import ruled_sizes
 from onnx_ts_legacy.shapes.tensor_forms import TensorForm, is_tensor, size_at
 from onnxops_decomp import OpBuilder
-from onnxops_decomp.exporting import SymbolNames, at_sizes
+from onnxops_decomp.exporting import SymbolNames, at_sizes, plain_fake
 
 __all__ = ["Metadata", "viewed_argument"]
 
@@ -219,7 +219,7 @@ class Metadata:
             return value
         if value.fake is None:
             self._tell_ranges()
-            value.fake = private.plain_fake(self._mode, value.shape, value.stride(), value.dtype)
+            value.fake = plain_fake(self._mode, value.shape, value.stride(), value.dtype)
         return value.fake
 
     def strided(self, dtype: torch.dtype, sizes: Sequence[Any], strides: Sequence[Any]) -> TensorForm:

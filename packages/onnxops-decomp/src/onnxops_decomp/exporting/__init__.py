@@ -175,6 +175,7 @@ from onnxops_decomp.torch_private import (
     has_autocast_kernel,
     is_composite,
     is_without_data,
+    plain_fake,
     real_tensors,
     trace_graph,
 )
@@ -340,6 +341,7 @@ __all__ = [
     "parsed_size",
     "path_name",
     "place_in_memory",
+    "plain_fake",
     "plain_model",
     "positional_parameters",
     "real_contents",

@@ -21,6 +21,8 @@ def unneeded_nodes(graph: torch.fx.Graph) -> frozenset[torch.fx.Node]:
     found: set[torch.fx.Node] = set()
     if not any(node.target in ASSERTIONS or node.target is torch._check for node in graph.nodes):
         return frozenset()
+    # Printing the sizes of all nodes costs more than the rest, and most graphs have none that data decides.
+    binds = any(node.meta.get("unbacked_bindings") for node in graph.nodes)
     symbols: set[str] = set()
     for node in reversed(graph.nodes):
         asserts = node.target in ASSERTIONS or node.target is torch._check
@@ -29,7 +31,7 @@ def unneeded_nodes(graph: torch.fx.Graph) -> frozenset[torch.fx.Node]:
         for_assertions = node.users and not written_arguments(node) and symbols.isdisjoint(bound)
         if unread and (asserts or for_assertions):
             found.add(node)
-        else:
+        elif binds:
             symbols.update(_symbols(node))
     return frozenset(found)
 

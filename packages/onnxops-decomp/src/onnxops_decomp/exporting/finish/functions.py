@@ -81,9 +81,9 @@ class HoistWeightTransposes(ir.passes.InPlacePass):
             graph = node.graph
             assert operand is not None
             assert isinstance(graph, ir.Graph)
-            transpose = ir.node("Transpose", [operand], {"perm": perm}, name=f"{node.name}_{index}_transpose")
-            output = transpose.outputs[0]
-            output.name, output.type, output.shape = f"{node.name}_{index}_transposed", operand.type, value.shape
+            name = f"{node.name}_{index}_transpose"
+            output = ir.Value(name=f"{name}d", type=operand.type, shape=value.shape)
+            transpose = ir.Node("", "Transpose", [operand], [ir.AttrInt64s("perm", perm)], outputs=[output], name=name)
             graph.insert_before(node, transpose)
             node.replace_input_with(index, output)
 

@@ -133,5 +133,5 @@ def _bits(tensor: ir.TensorProtocol | None) -> torch.Tensor | None:
 
 def _sample(bits: torch.Tensor) -> tuple[int, ...]:
     """Return a few elements of the first and of the last row."""
-    rows = [bits[(end,) * (bits.dim() - 1)] for end in (0, -1)] if bits.dim() else [bits.reshape(1)]
+    rows = [bits.reshape(-1)] if bits.dim() < 2 else [bits[(end,) * (bits.dim() - 1)] for end in (0, -1)]
     return tuple(element for row in rows for part in (row[:_SAMPLE], row[-_SAMPLE:]) for element in part.tolist())

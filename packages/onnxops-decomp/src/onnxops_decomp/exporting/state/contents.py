@@ -34,6 +34,7 @@ class KeptContents(TorchFunctionMode):
         self._versions = {id(x): (x, x._version) for x in strided if not x.is_inference()}
         self._watched = {tensor.untyped_storage().data_ptr() for tensor in strided if tensor.numel()}
         self._copies = _Copies()
+        self._writers: dict[Any, bool] = {}
         # Where calls are captured, detach() would give a tensor without data.
         self._before = {id(tensor): (tensor, tensor.detach()) for tensor in strided}
 
@@ -46,7 +47,10 @@ class KeptContents(TorchFunctionMode):
         kwargs = kwargs or {}
         if func == _SETS_DATA and id(args[0]) in self._before and is_without_data(args[1]):
             raise TypeError("no export follows an assignment to the data of a tensor; write x.copy_(...)")
-        if "out" in kwargs or _may_write(func):
+        writes = self._writers.get(func)
+        if writes is None:
+            writes = self._writers[func] = _may_write(func)
+        if writes or "out" in kwargs:
             for leaf in pytree.tree_leaves((args, kwargs)):
                 if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided and not is_without_data(leaf):
                     self._keep(leaf.untyped_storage())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import dataclasses
 import dis
 import functools
 import linecache
@@ -79,7 +80,7 @@ def _rewritten(function: Any, calls: bool) -> types.CodeType | None:
     code = function.__code__
     # Exporters give code another name, by which torch notes its lines.
     written = code.replace(co_name=code.co_qualname.rpartition(".")[2])
-    found = _codes(code.co_filename, "".join(linecache.getlines(code.co_filename)), calls).get(written)
+    found = _codes_of(code.co_filename, calls).get(written)
     if found is None:
         return None
     running = found.replace(co_name=code.co_name)
@@ -104,6 +105,28 @@ def _asks(code: types.CodeType) -> bool:
                 return True
         before = instruction
     return any(_asks(constant) for constant in code.co_consts if isinstance(constant, types.CodeType))
+
+
+def _codes_of(file: str, calls: bool) -> dict[types.CodeType, types.CodeType]:
+    """Return what stands for the code of the functions of a file as it is now."""
+    lines, known = linecache.getlines(file), _last_read(file, calls)
+    # Joining and comparing the lines of a large file costs more than all the rest.
+    if known.lines is not lines:
+        known.codes, known.lines = _codes(file, "".join(lines), calls), lines
+    return known.codes
+
+
+@dataclasses.dataclass
+class _Read:
+    """What was read of a file last."""
+
+    lines: list[str]
+    codes: dict[types.CodeType, types.CodeType]
+
+
+@functools.lru_cache(maxsize=256)
+def _last_read(file: str, calls: bool) -> _Read:
+    return _Read([], {})
 
 
 @functools.lru_cache(maxsize=256)

@@ -196,7 +196,9 @@ class Inventory:
         found: dict[int, torch.Tensor] = {}
         for record in self._records:
             for value in record.parts:
-                for leaf in pytree.tree_leaves(value) if isinstance(value, tuple) else (value,):
+                # Most tuples are strides and their like.
+                whole = not isinstance(value, tuple) or all(type(part) in _ATOM_KINDS for part in value)
+                for leaf in (value,) if whole else pytree.tree_leaves(value):
                     if id(leaf) in weights:
                         found[id(leaf)] = weights[id(leaf)]
         return list(found.values())
