@@ -113,8 +113,20 @@ def test_an_affine_grid_follows_the_size_of_the_image(rank: int) -> None:
 
     dynamic = {0: "batch"} | {2 + axis: f"size_{axis}" for axis in range(rank)}
     program = export(warped, inputs(2, 5, 6, 4), dynamic_shapes=(dynamic, {0: "batch"}))
-    for example in (inputs(3, 7, 4, 9), inputs(1, 2, 8, 3)):
+    for example in (inputs(3, 7, 4, 9), inputs(1, 2, 8, 3), inputs(2, 1, 4, 3), inputs(1, 1, 1, 1)):
         torch.testing.assert_close(program(*example), warped(*example), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("opset", [16, 20, 22])
+@pytest.mark.parametrize("align_corners", [False, True])
+def test_an_affine_grid_of_half_precision_has_any_batch(opset: int, align_corners: bool) -> None:
+    def grid(theta: torch.Tensor) -> torch.Tensor:
+        return F.affine_grid(theta, [theta.shape[0], 1, 4, 3], align_corners)
+
+    thetas = [torch.randn(batch, 2, 3).half() for batch in (2, 1, 5)]
+    program = export(grid, (thetas[0],), dynamic_shapes=({0: "batch"},), opset_version=opset)
+    for theta in thetas:
+        torch.testing.assert_close(program(theta), grid(theta), rtol=1e-2, atol=1e-2)
 
 
 def test_an_affine_grid_of_another_rank_is_refused() -> None:

@@ -112,6 +112,17 @@ def has_four_digits() -> bool:
     return bool(error > 1e-5)
 
 
+def fails_for_a_batch_of_one() -> bool:
+    def fails(batch: int) -> bool:
+        try:
+            result("AffineGrid", zeros(batch, 2, 3, dtype="e"), np.array([batch, 1, 4, 4]), opset=20)
+        except Exception as error:  # whatever the runtime raises
+            return "AffineGrid" in str(error) or "Split" in str(error)
+        return False
+
+    return fails(1) and not fails(2)
+
+
 def moves_what_it_resizes() -> bool:
     nodes = [
         helper.make_node("Transpose", ["x"], ["t"], perm=[0, 3, 1, 2]),
@@ -137,6 +148,7 @@ SHOWN: dict[Deviation, Callable[[], bool]] = {
     Deviation.EMPTY_NORMALIZATION: fails_without_elements,
     Deviation.EMPTY_SIGNAL: lengthens_no_empty_signal,
     Deviation.EMPTY_PRODUCT: leaves_products_unwritten,
+    Deviation.HALF_AFFINE_GRID: fails_for_a_batch_of_one,
     Deviation.NAN_BESIDE_INFINITY: forgets_nan_beside_infinity,
     Deviation.RESIZED_AXES: moves_what_it_resizes,
     Deviation.ROUGH_SPECTRUM: has_four_digits,

@@ -43,6 +43,7 @@ class Deviation(enum.Enum):
     EMPTY_NORMALIZATION = "normalizations fail where there are no elements"
     EMPTY_SIGNAL = "DFT fails, or ends the process, where it lengthens an axis of size 0"
     EMPTY_PRODUCT = "products may stay unwritten where the inner size is 0, and broadcast nothing to a batch of 0"
+    HALF_AFFINE_GRID = "AffineGrid of FLOAT16 fails for a batch of 1 at opset 20"
     NAN_BESIDE_INFINITY = "ReduceLogSumExp of NaN and infinity is infinity"
     RESIZED_AXES = "a Transpose is moved over a Resize as if its sizes were those of all dimensions"
     ROUGH_SPECTRUM = "DFT of FLOAT has only about 4 right digits at lengths that are not powers of two"

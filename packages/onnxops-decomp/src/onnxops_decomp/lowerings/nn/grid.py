@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 import torch
 
+from onnxops_decomp.builder.runtime import Deviation
 from onnxops_decomp.formulas.grid import affine_grid
 from onnxops_decomp.lowerings.registry import lowering
 
@@ -42,7 +43,10 @@ def grid_sampler(
 @lowering(aten.affine_grid_generator.default)
 def affine_grid_generator(op: OpBuilder, theta: ir.Value, size: Sequence[Size], align_corners: bool) -> ir.Value:
     plane = list(size)[2:]
-    if align_corners and any(isinstance(count, int) and count == 1 for count in plane):
-        # Runtimes divide by the number of steps between corners, which is 0 here.
+    if align_corners and any(not isinstance(count, int) or count == 1 for count in plane):
+        # Runtimes divide by the number of steps between corners, which is 0 for a single pixel.
         return affine_grid(op, theta, plane, 1)
-    return op.AffineGrid(theta, op.vector(size), align_corners=int(align_corners))
+    dtype = op.dtype(theta)
+    if dtype == ir.DataType.FLOAT16 and op.deviates(Deviation.HALF_AFFINE_GRID):
+        theta = op.cast(theta, ir.DataType.FLOAT)
+    return op.cast(op.AffineGrid(theta, op.vector(size), align_corners=int(align_corners)), dtype)
