@@ -182,3 +182,13 @@ def test_weights_that_share_memory_with_their_conjugates_are_other_weights(tmp_p
     other = Conjugates()
     program.apply_weights(other.state_dict())
     torch.testing.assert_close(program(x), other(x))
+
+
+def test_a_complex_result_may_have_no_elements() -> None:
+    def spectrum(x: torch.Tensor) -> torch.Tensor:
+        return torch.polar(x, 2 * x)
+
+    program = export(spectrum, (torch.rand(3, 4),), dynamic_shapes=({0: "rows"},))
+    for rows in (0, 1, 5):
+        x = torch.rand(rows, 4)
+        torch.testing.assert_close(program(x), spectrum(x))

@@ -191,7 +191,7 @@ class CallableProgram:
     def _with_complex(self, outputs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the outputs with those complex that hold pairs."""
         pairs = self._interface.complex_outputs
-        return {name: torch.view_as_complex(value) if name in pairs else value for name, value in outputs.items()}
+        return {name: _as_complex(value) if name in pairs else value for name, value in outputs.items()}
 
     def check_sizes(self, inputs: Mapping[str, Any]) -> None:
         """Tell whether the model is right for inputs of such sizes.
@@ -221,3 +221,8 @@ class CallableProgram:
         self.check_sizes(feeds)
         outputs = dict(zip(self.output_names, run_reference(self.model_proto, feeds), strict=True))
         return self._answered(self._with_complex(outputs))
+
+
+def _as_complex(pairs: torch.Tensor) -> torch.Tensor:
+    # A tensor of no elements may come with strides that are no pairs'.
+    return torch.view_as_complex(pairs if pairs.numel() else pairs.new_empty(pairs.shape))
