@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -121,6 +122,16 @@ def test_squeeze_without_an_axis_asks_about_every_dynamic_one() -> None:
     for shape in ((1, 1, 5), (2, 1, 1)):
         with pytest.raises(InvalidArgumentError, match="!= 1"):
             program(torch.randn(shape))
+
+
+@pytest.mark.parametrize("function", [torch.cov, torch.corrcoef])
+def test_a_call_that_squeezes_its_result_asks_about_its_size(function: Callable[..., torch.Tensor]) -> None:
+    with pytest.warns(UserWarning, match=APART):
+        program = exported(FunctionModule(lambda x: function(x)), torch.randn(3, 4), dims=[{0: "rows", 1: "columns"}])
+    x = torch.randn(2, 5)
+    torch.testing.assert_close(program(x), function(x))
+    with pytest.raises(InvalidArgumentError, match="rows != 1"):
+        program(torch.randn(1, 5))
 
 
 def test_a_squeeze_that_nothing_is_computed_with_is_tried_at_one() -> None:

@@ -80,6 +80,8 @@ _SQUEEZES = frozenset(
     for packet in (torch.ops.aten.squeeze, torch.ops.aten.squeeze_, torch.ops.aten.squeeze_copy)
     for overload in packet.overloads()
 )
+# Calls that squeeze their own results.
+_SQUEEZED_RESULTS = ("corrcoef", "cov")
 # How torch says that a size is not 1.
 _NOT_ONE = ((sympy.Ne, 1), (sympy.Ge, 2), (sympy.Gt, 1))
 # Sizes below are tried where a copy may be a view.
@@ -241,12 +243,13 @@ def _squeezed(program: torch.export.ExportedProgram, *, used: bool = True) -> It
         used: Whether those are wanted that the graph computes with, or the others, of which the code of the model may
             have asked the number of dimensions.
     """
-    squeezing = [node for node in program.graph.nodes if node.target in _SQUEEZES]
+    own = {node for node in program.graph.nodes if getattr(node.target, "_opname", "") in _SQUEEZED_RESULTS}
+    squeezing = [node for node in program.graph.nodes if node.target in _SQUEEZES or node in own]
     needed = used_nodes(program.graph) if squeezing else set()
     for node in squeezing:
         if (node in needed) is not used:
             continue
-        shape = node.args[0].meta["val"].shape
+        shape = (node if node in own else node.args[0]).meta["val"].shape
         chosen = node.args[1] if len(node.args) > 1 else range(len(shape))
         for axis in [chosen] if isinstance(chosen, int) else chosen:
             if shape and isinstance(shape[axis], torch.SymInt):

@@ -237,7 +237,8 @@ def _moments(op: OpBuilder, value: ir.Value, dim: Dims, correction: float, keepd
     else:
         squares = reduce(op, "ReduceSum", op.Mul(deviation, deviation), dim, keepdim)
         variance = op.Div(squares, _degrees_of_freedom(op, count, correction, op.dtype(value)))
-    return variance, center if keepdim else mean(op, value, dim)
+    # The mean of no elements is NaN, which what ReduceMean gives need not be.
+    return variance, mean(op, value, dim, keepdim)
 
 
 def _degrees_of_freedom(op: OpBuilder, count: Size, correction: float, dtype: ir.DataType) -> ir.Value:
