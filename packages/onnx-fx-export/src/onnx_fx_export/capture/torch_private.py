@@ -142,11 +142,15 @@ def values_noted_without_modes() -> contextlib.AbstractContextManager[None]:
     """Let no mode hear what make_fx reads of a value to note it in the graph (``track_tensor_tree``).
 
     Each weight and result is asked for its layout, strides and a view of it, and modes are about the calls of a model.
+    Of a subclass of Tensor torch.export itself has to hear what is read.
     """
+    plain = (fake_tensor.FakeTensor, torch.Tensor, torch.nn.Parameter)
 
-    def tracked(*args: Any, **options: Any) -> Any:
-        with torch._C.DisableTorchFunction():
-            return original(proxy_tensor, "track_tensor_tree")(*args, **options)
+    def tracked(values: Any, *args: Any, **options: Any) -> Any:
+        tensors = (leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor))
+        silent = all(type(tensor) in plain for tensor in tensors)
+        with torch._C.DisableTorchFunction() if silent else contextlib.nullcontext():
+            return original(proxy_tensor, "track_tensor_tree")(values, *args, **options)
 
     return replaced([(proxy_tensor, "track_tensor_tree", tracked)])
 
