@@ -96,17 +96,6 @@ def test_a_model_that_is_no_decoder_is_refused(make, text, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_module_of_the_same_calling_convention_is_written(tmp_path):
-    model, tokens = Own(), np.array([[5, 9, 4]])
-
-    with pytest.raises(InvalidArgumentError, match=r"Own has no generate .*: pass verify=False \(--no-verify"):
-        export_folder(model, tmp_path / "out", engine="onnxruntime")
-    folder = export_folder(model, tmp_path / "out", engine="onnxruntime", verify=False)
-
-    wanted = model.inner.generate(torch.from_numpy(tokens), do_sample=False, max_new_tokens=12)
-    np.testing.assert_array_equal(Generator(folder.path).generate(tokens, max_new_tokens=12), wanted.numpy())
-
-
 def test_a_window_that_no_text_reaches_is_none(tmp_path):
     model = whose_cache_alone_has_a_window(sliding_window=64)
     assert export_folder(model, tmp_path / "out", engine="onnxruntime").nodes

@@ -118,6 +118,10 @@ def export_folder(
         model: A model of transformers that can generate, with LoRA adapters of peft or without, or the path of a folder
             that ``save_pretrained`` wrote. It is not changed. Without ``verify`` the weights of a folder are not
             loaded: each is read, converted and written, a part at a time, so that the model may be larger than memory.
+            Or another module with the same calling convention: its forward takes ``input_ids``, ``attention_mask`` and
+            ``past_key_values``, a ``DynamicCache``, and returns ``logits``. The longest text
+            (``max_position_embeddings``) and the tokens that end one are those of its ``config`` and
+            ``generation_config``, if it has them.
         out: The folder to write; there must be none yet.
         precision: ``"fp32"`` or ``"fp16"`` for weights and arithmetic; a module has to have this precision, a folder is
             read in it. ``"int8"`` or ``"int4"`` rounds the weights of linear layers and of experts to the nearest
@@ -128,7 +132,8 @@ def export_folder(
             proven to be the causal one, in a window or not, is written as ``GroupQueryAttention`` with a cache that
             grows in place; padding then stands behind the prompts, where this engine puts it.
         verify: Whether the engine generates 64 tokens after prompts of 1, 7 and 100 tokens, and after a padded batch of
-            3, all of which have to be those of the model's own ``generate``.
+            3, all of which have to be those of the model's own ``generate``, or the most likely ones by the forward of
+            a module that is none of transformers.
         logits: Whether the graph computes logits for the last position alone or for all new ones.
         tokenizer: A tokenizer or processor of transformers whose files are written too. By default that of the path,
             or none with a module; ``False`` writes the folder of a path without one.
@@ -168,11 +173,6 @@ def export_folder(
         model, tokenizer, stream = _from_folder(Path(model), tokenizer, dtype, None if verify else path)
     kind = kind_of(without_wrapper(model))
     model = kind.model
-    if verify and not callable(getattr(model, "generate", None)):
-        raise InvalidArgumentError(
-            f"{type(model).__name__} has no generate that the folder could be compared with: pass verify=False "
-            "(--no-verify on the command line), or let its class have that of transformers.GenerationMixin."
-        )
     own_adapters = adapters_of(model) if adapters else Adapters()
     _check_weights(model, dtype, precision, on_paper=stream is not None)
     try:

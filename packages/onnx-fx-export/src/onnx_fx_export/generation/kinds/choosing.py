@@ -13,6 +13,7 @@ from onnx_fx_export.generation.kinds.decoder import Decoder
 from onnx_fx_export.generation.kinds.encoder_decoder import EncoderDecoder
 from onnx_fx_export.generation.kinds.grids import GridVisionLanguage
 from onnx_fx_export.generation.kinds.hearing import HEARING, HearingLanguage
+from onnx_fx_export.generation.kinds.modules import as_model, is_module
 from onnx_fx_export.generation.kinds.plain_grids import PlainGridVisionLanguage
 from onnx_fx_export.generation.kinds.recurrent import Recurrent
 from onnx_fx_export.generation.kinds.sized import SizedVisionLanguage
@@ -30,6 +31,8 @@ _SENSES = {
     "images": ("pixel_values", "flattened_patches", "get_image_features"),
     "sounds": ("input_features", "input_values", "audio_input_ids", "get_audio_features"),
 }
+# What a module has to take that is none of transformers.
+_OF_MODULES = {"input_ids", "attention_mask"}
 _WRAPPER = " If it wraps a model of transformers, as torch.compile does, pass that."
 
 
@@ -39,12 +42,15 @@ def kind_of(model: Any) -> Kind:
     Raises:
         InvalidArgumentError: If it cannot generate, or is of no kind that can be written.
     """
-    name, config = type(model).__name__, getattr(model, "config", None)
-    can = getattr(model, "can_generate", None)
+    name = type(model).__name__
+    if is_module(model):
+        _check_parameters(model, _OF_MODULES)
+        model = as_model(model)
+    config, can = getattr(model, "config", None), getattr(model, "can_generate", None)
     if not isinstance(model, torch.nn.Module) or can is None or not can():
         raise InvalidArgumentError(
             f"{name} cannot generate. Pass a model of transformers with a language model head, such as "
-            "AutoModelForCausalLM loads."
+            "AutoModelForCausalLM loads, or a module whose forward takes input_ids, attention_mask and past_key_values."
         )
     for part, says in (("config", "what it is like"), ("generation_config", "how it generates")):
         if getattr(model, part, None) is None:
@@ -55,17 +61,26 @@ def kind_of(model: Any) -> Kind:
             f"{name} reads {model.main_input_name}, and so far only models that read "
             f"{' or '.join(kind.main_inputs)} can be written."
         )
+    _check_parameters(model, kind.parameters)
+    return kind(model)
+
+
+def _check_parameters(model: Any, wanted: set[str]) -> None:
+    """Refuse a model whose forward does not take what it has to, or no cache.
+
+    Raises:
+        InvalidArgumentError: If it is one.
+    """
     taken = inspect.signature(model.forward).parameters
     passed_on = _PASSED_ON if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in taken.values()) else frozenset()
-    missing = sorted(kind.parameters - taken.keys() - passed_on)
+    missing = sorted(wanted - taken.keys() - passed_on)
     if cache_argument(model) is None:
         missing.append("past_key_values")
     if missing:
         raise InvalidArgumentError(
-            f"{name} cannot be written as a folder for generation: its forward has no {', '.join(missing)}."
-            f"{_WRAPPER if len(missing) > 1 else ''}"
+            f"{type(model).__name__} cannot be written as a folder for generation: its forward has no "
+            f"{', '.join(missing)}.{_WRAPPER if len(missing) > 1 else ''}"
         )
-    return kind(model)
 
 
 def senses_of(model: Any) -> list[str]:
