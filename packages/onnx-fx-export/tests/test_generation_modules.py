@@ -183,6 +183,7 @@ def test_modules_that_are_called_in_another_way_are_refused(kind, text, tmp_path
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.wide
 def test_a_module_that_holds_a_model_of_transformers_is_written_with_its_settings(tmp_path):
     class Holding(torch.nn.Module):
         def __init__(self) -> None:

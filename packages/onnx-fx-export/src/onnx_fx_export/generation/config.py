@@ -21,6 +21,7 @@ __all__ = [
     "MODEL_FILE",
     "SPEECH_FILE",
     "STATE_NAMES",
+    "TOKENS",
     "VISION_FILE",
     "context_length",
     "decoder_config",
@@ -32,6 +33,8 @@ __all__ = [
     "vocabulary",
 ]
 
+# What a graph reads of each token: its number, or what stands for it.
+TOKENS = ("input_ids", "inputs_embeds")
 CONFIG_FILE, MODEL_FILE = "genai_config.json", "model.onnx"
 ADAPTER_SUFFIX = ".onnx_adapter"
 VISION_FILE, SPEECH_FILE, EMBEDDING_FILE = "vision.onnx", "speech.onnx", "embedding.onnx"

@@ -16,6 +16,8 @@ from onnx_fx_export.generation.kinds.hearing import HEARING, HearingLanguage
 from onnx_fx_export.generation.kinds.modules import as_model, is_module
 from onnx_fx_export.generation.kinds.plain_grids import PlainGridVisionLanguage
 from onnx_fx_export.generation.kinds.recurrent import Recurrent
+from onnx_fx_export.generation.kinds.recurrent_senses import RecurrentGridVisionLanguage, RecurrentShapedVisionLanguage
+from onnx_fx_export.generation.kinds.shaped import ShapedVisionLanguage
 from onnx_fx_export.generation.kinds.sized import SizedVisionLanguage
 from onnx_fx_export.generation.kinds.tiled import TiledVisionLanguage
 from onnx_fx_export.generation.kinds.vision_language import SIGHT, VisionLanguage, body_of
@@ -99,12 +101,17 @@ def _decoder(model: Any) -> type[Kind]:
         return _seeing(model)
     if body_of(model, HEARING) is not None and HearingLanguage.takes(model):
         return HearingLanguage
+    return Recurrent if _has_states(model) else Decoder
+
+
+def _has_states(model: Any) -> bool:
+    """Tell whether layers of a model keep states of one size."""
     if cache_argument(model) == "cache_params":
-        return Recurrent
+        return True
     # Releases of transformers without such layers give models with states caches of their own.
     states = getattr(transformers().cache_utils, "LinearAttentionCacheLayerMixin", ())
     cache = transformers().DynamicCache(config=model.config)
-    return Recurrent if any(isinstance(layer, states) for layer in cache.layers) else Decoder
+    return any(isinstance(layer, states) for layer in cache.layers)
 
 
 def _seeing(model: Any) -> type[VisionLanguage]:
@@ -113,7 +120,11 @@ def _seeing(model: Any) -> type[VisionLanguage]:
     taken = {name: p for body in bodies for name, p in inspect.signature(body.get_image_features).parameters.items()}
     if "image_grid_thw" in taken:
         placed = "mm_token_type_ids" in inspect.signature(model.forward).parameters
+        if placed and _has_states(model):
+            return RecurrentGridVisionLanguage
         return GridVisionLanguage if placed else PlainGridVisionLanguage
+    if "spatial_shapes" in taken:
+        return RecurrentShapedVisionLanguage if _has_states(model) else ShapedVisionLanguage
     if (sizes := taken.get("image_sizes")) is not None:
         if getattr(model.config, "image_grid_pinpoints", None):
             return TiledVisionLanguage
