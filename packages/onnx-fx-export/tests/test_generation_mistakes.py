@@ -65,6 +65,23 @@ def with_a_word_that_ends() -> torch.nn.Module:
     return model
 
 
+def that_makes_sounds() -> torch.nn.Module:
+    model = one_layer()
+    model.output_modalities = ("audio",)
+    return model
+
+
+def with_steps_of_its_own() -> torch.nn.Module:
+    model = one_layer()
+
+    class Own(type(model)):
+        def _sample(self, *args, **given):
+            raise NotImplementedError
+
+    model.__class__ = Own
+    return model
+
+
 def whose_cache_alone_has_a_window(**settings: object) -> torch.nn.Module:
     import transformers
 
@@ -83,6 +100,8 @@ def whose_cache_alone_has_a_window(**settings: object) -> torch.nn.Module:
         (without_a_config, "has no config, which says what it is like"),
         (lambda: torch.compile(one_layer()), "has no .*input_ids, .* as torch.compile does, pass that"),
         (Failing, "Failing cannot be run: its own code raises KeyError: 'boom'. Call its generate with a short"),
+        (that_makes_sounds, "LlamaForCausalLM cannot be written .*: it generates audio by steps of its own"),
+        (with_steps_of_its_own, "Own cannot be written .*: it generates text by steps of its own, and so far only"),
         (with_a_word_that_ends, "has the token '2', and tokens are numbers"),
         (
             lambda: whose_cache_alone_has_a_window(sliding_window=8),

@@ -57,6 +57,9 @@ def kind_of(model: Any) -> Kind:
     for part, says in (("config", "what it is like"), ("generation_config", "how it generates")):
         if getattr(model, part, None) is None:
             raise InvalidArgumentError(f"{name} has no {part}, which says {says}.")
+    _check_made(model)
+    if cache_argument(model) is None:
+        _check_parameters(model, Decoder.parameters)
     kind: type[Kind] = EncoderDecoder if getattr(config, "is_encoder_decoder", False) else _decoder(model)
     if str(model.main_input_name) not in kind.main_inputs:
         raise InvalidArgumentError(
@@ -65,6 +68,23 @@ def kind_of(model: Any) -> Kind:
         )
     _check_parameters(model, kind.parameters)
     return kind(model)
+
+
+def _check_made(model: Any) -> None:
+    """Refuse a model that generates something else than tokens of text, one at each step.
+
+    Raises:
+        InvalidArgumentError: If it is one (MusicGen, CSM).
+    """
+    made, usual = getattr(model, "output_modalities", None) or ("text",), transformers().GenerationMixin
+    # What the loop over steps is called in transformers; classes with another one generate several tokens in each.
+    steps = getattr(type(model), "_sample", None)
+    if "text" in made and steps in (None, getattr(usual, "_sample", None)):
+        return
+    raise InvalidArgumentError(
+        f"{type(model).__name__} cannot be written as a folder for generation: it generates {' and '.join(made)} by "
+        "steps of its own, and so far only models are supported that generate tokens of text, one at each step."
+    )
 
 
 def _check_parameters(model: Any, wanted: set[str]) -> None:
