@@ -246,6 +246,13 @@ SPEECH_LANGUAGE: dict[str, tuple[str, dict[str, Any]]] = {
     "audio_flamingo3": ("AudioFlamingo3Config", {**_HEARING, "text_config": {**_GROUPED, "model_type": "qwen2"}}),
     "glm_asr": ("GlmAsrConfig", {**_HEARING, "text_config": {**_GROUPED, "model_type": "llama"},
                                  "audio_config": {**_EARS, "max_position_embeddings": 20, "num_key_value_heads": 2}}),
+    "qwen3_asr": ("Qwen3ASRConfig", {
+        "audio_token_id": 63, "initializer_range": 0.3, "tie_word_embeddings": False,
+        "text_config": {**_GROUPED, "model_type": "qwen3", "num_hidden_layers": 1, "head_dim": 8,
+                        "tie_word_embeddings": False},
+        "audio_config": {"num_mel_bins": 8, "d_model": 32, "encoder_layers": 1, "encoder_attention_heads": 2,
+                         "encoder_ffn_dim": 32, "output_dim": 32, "n_window_infer": 200, "downsample_hidden_size": 8,
+                         "initializer_range": 0.3}}),
 }  # fmt: skip
 
 # So large weights are that the tokens vary.

@@ -85,6 +85,7 @@ def test_patches_rows_and_columns_have_to_fit(wrong, lfm2):
         Generator(lfm2[1].path).generate(TEXTS.numpy(), MASK.numpy(), **images)
 
 
+@pytest.mark.wide
 def test_patches_on_grids_are_read_token_by_token_without_a_graph_for_prompts(tmp_path, monkeypatch):
     monkeypatch.setattr(recurrent, "has_delta_rules", lambda _: False)
     model = language_model("qwen3_5_vl")

@@ -21,6 +21,7 @@ from onnx_fx_export.generation.kinds.shaped import ShapedVisionLanguage
 from onnx_fx_export.generation.kinds.sized import SizedVisionLanguage
 from onnx_fx_export.generation.kinds.tiled import TiledVisionLanguage
 from onnx_fx_export.generation.kinds.vision_language import SIGHT, VisionLanguage, body_of
+from onnx_fx_export.generation.kinds.windowed_hearing import WindowedHearingLanguage
 from onnx_fx_export.generation.requirements import transformers
 from onnxops_decomp.exporting import cache_argument
 
@@ -119,8 +120,9 @@ def _decoder(model: Any) -> type[Kind]:
     """Return the kind of a decoder, which is that of its cache: with states of one size or without, unless it sees."""
     if body_of(model, SIGHT) is not None:
         return _seeing(model)
-    if body_of(model, HEARING) is not None and HearingLanguage.takes(model):
-        return HearingLanguage
+    hearing = (WindowedHearingLanguage, HearingLanguage) if body_of(model, HEARING) is not None else ()
+    if (kind := next((kind for kind in hearing if kind.takes(model)), None)) is not None:
+        return kind
     return Recurrent if _has_states(model) else Decoder
 
 
