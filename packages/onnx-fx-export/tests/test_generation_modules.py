@@ -183,6 +183,23 @@ def test_modules_that_are_called_in_another_way_are_refused(kind, text, tmp_path
     assert not list(tmp_path.iterdir())
 
 
+def test_a_module_elsewhere_than_on_the_cpu_is_refused(tmp_path):
+    with pytest.raises(InvalidArgumentError, match="The model has weights on meta, and is run on the CPU"):
+        export_folder(Plain().to("meta"), tmp_path / "out", engine="onnxruntime")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_configuration_that_says_little_is_filled_up(tmp_path):
+    import transformers
+
+    model = Plain()
+    model.config = transformers.PreTrainedConfig(eos_token_id=7)
+
+    folder = export_folder(model, tmp_path / "out", engine="onnxruntime", verify=False)
+
+    assert Generator(folder.path).config["model"]["eos_token_id"] == 7
+
+
 @pytest.mark.wide
 def test_a_module_that_holds_a_model_of_transformers_is_written_with_its_settings(tmp_path):
     class Holding(torch.nn.Module):

@@ -33,6 +33,7 @@ from onnx_fx_export.generation.requirements import genai, onnxruntime
 from onnx_fx_export.generation.shared_weights import save_together
 from onnx_fx_export.generation.sizes import check_sizes, own_bounds
 from onnx_fx_export.generation.streaming import StreamedModel, streamed
+from onnx_fx_export.generation.trials import check_place
 from onnx_fx_export.generation.verifying import Compared, verify_folder
 from onnxops_core.exporting import warn_user
 from onnxops_decomp.exporting import FuseSkipNormalization, in_mode, share_caches
@@ -441,11 +442,8 @@ def _unknown_to_genai(kind: Kind, why: str = "") -> InvalidArgumentError:
 
 def _check_weights(model: Any, dtype: torch.dtype, precision: str, *, on_paper: bool) -> None:
     """Refuse models that compute in another dtype than the one that is written, or elsewhere than on the CPU."""
-    if not on_paper and (away := sorted({weight.device.type for weight in model.parameters()} - {"cpu"})):
-        raise InvalidArgumentError(
-            f"The model has weights on {', '.join(away)}, and is run on the CPU to be written: move it there, or pass "
-            "the path of its folder."
-        )
+    if not on_paper:
+        check_place(model)
     other = sorted({str(weight.dtype) for weight in model.parameters() if weight.is_floating_point()} - {str(dtype)})
     if other:
         cast = "half()" if dtype == torch.float16 else "float()"

@@ -13,7 +13,7 @@ from onnx_fx_export.errors import InvalidArgumentError
 from onnx_fx_export.generation.caches import layers_of
 from onnx_fx_export.generation.config import vocabulary
 from onnx_fx_export.generation.requirements import transformers
-from onnx_fx_export.generation.trials import differ, running
+from onnx_fx_export.generation.trials import check_place, differ, running
 from onnxops_decomp.exporting import cache_argument
 
 __all__ = ["CalledModule", "as_model", "is_module"]
@@ -25,7 +25,8 @@ _TRIED = 3
 
 def is_module(model: Any) -> bool:
     """Tell whether something is a module that reads tokens, and no model of transformers."""
-    if not isinstance(model, torch.nn.Module) or isinstance(model, transformers().PreTrainedModel):
+    others = (transformers().PreTrainedModel, torch.jit.ScriptModule)  # a scripted module cannot be captured
+    if not isinstance(model, torch.nn.Module) or isinstance(model, others):
         return False
     return "input_ids" in inspect.signature(model.forward).parameters
 
@@ -37,8 +38,9 @@ def as_model(module: Any) -> CalledModule:
         module: A module whose forward takes ``input_ids``, ``attention_mask`` and a cache.
 
     Raises:
-        InvalidArgumentError: If it fails, returns no logits, or reads nothing of its cache.
+        InvalidArgumentError: If it is not on the CPU, fails, returns no logits, or reads nothing of its cache.
     """
+    check_place(module)
     own = inspect.signature(module.forward)
     named = [parameter for parameter in own.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
     beside = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in _BESIDE]
@@ -79,8 +81,9 @@ class CalledModule(torch.nn.Module):
         passed_on = any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values())
         self._left_out = [] if passed_on else [name for name in _BESIDE if name not in taken]
         self._cache_name = cache_argument(module) or ""
-        own = getattr(module, "config", None)
-        self._describes_itself = isinstance(own, transformers().PreTrainedConfig)
+        own: Any = getattr(module, "config", None)
+        known = isinstance(own, transformers().PreTrainedConfig)
+        self._describes_itself = known and hasattr(own.get_text_config(decoder=True), "num_hidden_layers")
         self._head: torch.nn.Module | None = None
         self.config: Any = own if self._describes_itself else self._described(own)
         settings = getattr(module, "generation_config", None)

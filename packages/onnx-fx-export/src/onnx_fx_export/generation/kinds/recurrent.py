@@ -58,13 +58,12 @@ class Recurrent(Decoder):
         tokens = torch.ones(_BATCH, _READ, dtype=torch.int64)
         with running(self.model):
             result = self.model(input_ids=tokens, use_cache=True, return_dict=True)
-        cache = getattr(result, name, None)
-        if (
-            cache is None or type(cache) is not transformers().DynamicCache
-        ):  # a class of the model's own keeps more, and in other ways
+        cache: Any = getattr(result, name, None)
+        if type(cache) is not transformers().DynamicCache:  # a class of the model's own keeps more, and in other ways
+            keeps = f"its cache is {type(cache).__name__}, and so far only a DynamicCache is supported"
             raise InvalidArgumentError(
-                f"{type(self.model).__name__} cannot be written as a folder for generation: its cache is "
-                f"{type(cache).__name__}, and so far only a DynamicCache is supported."
+                f"{type(self.model).__name__} cannot be written as a folder for generation: "
+                f"{'its layers keep states to themselves, in no cache' if cache is None else keeps}."
             )
         if not all(isinstance(getattr(layer, "conv_states", {}), dict) for layer in cache.layers):
             raise InvalidArgumentError(
