@@ -222,6 +222,20 @@ VISION_LANGUAGE: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3_vl": ("Qwen3VLConfig", {**_MARKS, "text_config": _INTERLEAVED, "vision_config": _ADDING}),
 }  # fmt: skip
 
+# Those whose layers keep states of one size.
+RECURRENT_VISION: dict[str, tuple[str, dict[str, Any]]] = {
+    "qwen3_5_vl": ("Qwen3_5Config", {**_MARKS, "text_config": {**_INTERLEAVED, **_DELTA, **_TYPES, "head_dim": 16},
+                                     "vision_config": {**_ADDING, "deepstack_visual_indexes": []}}),
+    "qwen3_5_moe_vl": ("Qwen3_5MoeConfig", {
+        **_MARKS, "vision_config": {**_ADDING, "deepstack_visual_indexes": []},
+        "text_config": {**_INTERLEAVED, **_DELTA, **_TYPES, **_EXPERTS, "head_dim": 16,
+                        "shared_expert_intermediate_size": 32}}),
+    "lfm2_vl": ("Lfm2VlConfig", {**_IMAGE_TOKEN, "vision_config": {**_EYES_APART, "num_patches": 16},
+                                 "text_config": {**_GROUPED, "block_auto_adjust_ff_dim": False,
+                                                 "layer_types": ["conv", "full_attention"]}}),
+}  # fmt: skip
+VISION_LANGUAGE |= RECURRENT_VISION
+
 _EARS = {"hidden_size": 32, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2,
          "num_mel_bins": 8, "initializer_range": 0.3}  # fmt: skip
 _HEARING = {"audio_token_id": 63, "audio_config": {**_EARS, "max_source_positions": 20}}
@@ -232,6 +246,13 @@ SPEECH_LANGUAGE: dict[str, tuple[str, dict[str, Any]]] = {
     "audio_flamingo3": ("AudioFlamingo3Config", {**_HEARING, "text_config": {**_GROUPED, "model_type": "qwen2"}}),
     "glm_asr": ("GlmAsrConfig", {**_HEARING, "text_config": {**_GROUPED, "model_type": "llama"},
                                  "audio_config": {**_EARS, "max_position_embeddings": 20, "num_key_value_heads": 2}}),
+    "qwen3_asr": ("Qwen3ASRConfig", {
+        "audio_token_id": 63, "initializer_range": 0.3, "tie_word_embeddings": False,
+        "text_config": {**_GROUPED, "model_type": "qwen3", "num_hidden_layers": 1, "head_dim": 8,
+                        "tie_word_embeddings": False},
+        "audio_config": {"num_mel_bins": 8, "d_model": 32, "encoder_layers": 1, "encoder_attention_heads": 2,
+                         "encoder_ffn_dim": 32, "output_dim": 32, "n_window_infer": 200, "downsample_hidden_size": 8,
+                         "initializer_range": 0.3}}),
 }  # fmt: skip
 
 # So large weights are that the tokens vary.

@@ -65,6 +65,23 @@ def with_a_word_that_ends() -> torch.nn.Module:
     return model
 
 
+def that_makes_sounds() -> torch.nn.Module:
+    model = one_layer()
+    model.output_modalities = ("audio",)
+    return model
+
+
+def with_steps_of_its_own() -> torch.nn.Module:
+    model = one_layer()
+
+    class Own(type(model)):
+        def _sample(self, *args, **given):
+            raise NotImplementedError
+
+    model.__class__ = Own
+    return model
+
+
 def whose_cache_alone_has_a_window(**settings: object) -> torch.nn.Module:
     import transformers
 
@@ -83,6 +100,8 @@ def whose_cache_alone_has_a_window(**settings: object) -> torch.nn.Module:
         (without_a_config, "has no config, which says what it is like"),
         (lambda: torch.compile(one_layer()), "has no .*input_ids, .* as torch.compile does, pass that"),
         (Failing, "Failing cannot be run: its own code raises KeyError: 'boom'. Call its generate with a short"),
+        (that_makes_sounds, "LlamaForCausalLM cannot be written .*: it generates audio by steps of its own"),
+        (with_steps_of_its_own, "Own cannot be written .*: it generates text by steps of its own, and so far only"),
         (with_a_word_that_ends, "has the token '2', and tokens are numbers"),
         (
             lambda: whose_cache_alone_has_a_window(sliding_window=8),
@@ -94,17 +113,6 @@ def test_a_model_that_is_no_decoder_is_refused(make, text, tmp_path):
     with pytest.raises(InvalidArgumentError, match=text):
         export_folder(make(), tmp_path / "out", engine="onnxruntime", verify=False)
     assert not list(tmp_path.iterdir())
-
-
-def test_a_module_of_the_same_calling_convention_is_written(tmp_path):
-    model, tokens = Own(), np.array([[5, 9, 4]])
-
-    with pytest.raises(InvalidArgumentError, match=r"Own has no generate .*: pass verify=False \(--no-verify"):
-        export_folder(model, tmp_path / "out", engine="onnxruntime")
-    folder = export_folder(model, tmp_path / "out", engine="onnxruntime", verify=False)
-
-    wanted = model.inner.generate(torch.from_numpy(tokens), do_sample=False, max_new_tokens=12)
-    np.testing.assert_array_equal(Generator(folder.path).generate(tokens, max_new_tokens=12), wanted.numpy())
 
 
 def test_a_window_that_no_text_reaches_is_none(tmp_path):

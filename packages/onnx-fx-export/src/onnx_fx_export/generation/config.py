@@ -21,6 +21,7 @@ __all__ = [
     "MODEL_FILE",
     "SPEECH_FILE",
     "STATE_NAMES",
+    "TOKENS",
     "VISION_FILE",
     "context_length",
     "decoder_config",
@@ -32,6 +33,8 @@ __all__ = [
     "vocabulary",
 ]
 
+# What a graph reads of each token: its number, or what stands for it.
+TOKENS = ("input_ids", "inputs_embeds")
 CONFIG_FILE, MODEL_FILE = "genai_config.json", "model.onnx"
 ADAPTER_SUFFIX = ".onnx_adapter"
 VISION_FILE, SPEECH_FILE, EMBEDDING_FILE = "vision.onnx", "speech.onnx", "embedding.onnx"
@@ -100,17 +103,18 @@ def decoder_config(model: Any, layers: list[LayerCache], file: str) -> dict[str,
     if any(layer.index is not None for layer in layers):
         names["inputs"]["past_index_names"] = f"{STATE_NAMES['past']}.index"
         names["outputs"]["present_index_names"] = f"{STATE_NAMES['present']}.index"
-    return graph_config(layers, file, config.hidden_size, config.num_attention_heads) | names
+    hidden, queries = (getattr(config, name, None) for name in ("hidden_size", "num_attention_heads"))
+    return graph_config(layers, file, hidden, queries) | names
 
 
-def graph_config(layers: list[LayerCache], file: str, hidden: int, queries: int) -> dict[str, Any]:
+def graph_config(layers: list[LayerCache], file: str, hidden: int | None, queries: int | None) -> dict[str, Any]:
     """Return what an engine has to know of a graph of layers with attention.
 
     Args:
         layers: The keys and values of each layer.
         file: Where the graph is.
-        hidden: The width of what is between layers.
-        queries: How many heads the queries have.
+        hidden: The width of what is between layers, if the model says it.
+        queries: How many heads the queries have, if it does.
     """
     shapes = {shape for layer in layers for shape in (layer.key, layer.value)}
     # Where there are several, only an engine that asks the graph can run it.

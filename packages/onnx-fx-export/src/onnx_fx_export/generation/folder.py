@@ -33,6 +33,7 @@ from onnx_fx_export.generation.requirements import genai, onnxruntime
 from onnx_fx_export.generation.shared_weights import save_together
 from onnx_fx_export.generation.sizes import check_sizes, own_bounds
 from onnx_fx_export.generation.streaming import StreamedModel, streamed
+from onnx_fx_export.generation.trials import check_place
 from onnx_fx_export.generation.verifying import Compared, verify_folder
 from onnxops_core.exporting import warn_user
 from onnxops_decomp.exporting import FuseSkipNormalization, in_mode, share_caches
@@ -118,6 +119,10 @@ def export_folder(
         model: A model of transformers that can generate, with LoRA adapters of peft or without, or the path of a folder
             that ``save_pretrained`` wrote. It is not changed. Without ``verify`` the weights of a folder are not
             loaded: each is read, converted and written, a part at a time, so that the model may be larger than memory.
+            Or another module with the same calling convention: its forward takes ``input_ids``, ``attention_mask`` and
+            ``past_key_values``, a ``DynamicCache``, and returns ``logits``. The longest text
+            (``max_position_embeddings``) and the tokens that end one are those of its ``config`` and
+            ``generation_config``, if it has them.
         out: The folder to write; there must be none yet.
         precision: ``"fp32"`` or ``"fp16"`` for weights and arithmetic; a module has to have this precision, a folder is
             read in it. ``"int8"`` or ``"int4"`` rounds the weights of linear layers and of experts to the nearest
@@ -128,7 +133,8 @@ def export_folder(
             proven to be the causal one, in a window or not, is written as ``GroupQueryAttention`` with a cache that
             grows in place; padding then stands behind the prompts, where this engine puts it.
         verify: Whether the engine generates 64 tokens after prompts of 1, 7 and 100 tokens, and after a padded batch of
-            3, all of which have to be those of the model's own ``generate``.
+            3, all of which have to be those of the model's own ``generate``, or the most likely ones by the forward of
+            a module that is none of transformers.
         logits: Whether the graph computes logits for the last position alone or for all new ones.
         tokenizer: A tokenizer or processor of transformers whose files are written too. By default that of the path,
             or none with a module; ``False`` writes the folder of a path without one.
@@ -168,11 +174,6 @@ def export_folder(
         model, tokenizer, stream = _from_folder(Path(model), tokenizer, dtype, None if verify else path)
     kind = kind_of(without_wrapper(model))
     model = kind.model
-    if verify and not callable(getattr(model, "generate", None)):
-        raise InvalidArgumentError(
-            f"{type(model).__name__} has no generate that the folder could be compared with: pass verify=False "
-            "(--no-verify on the command line), or let its class have that of transformers.GenerationMixin."
-        )
     own_adapters = adapters_of(model) if adapters else Adapters()
     _check_weights(model, dtype, precision, on_paper=stream is not None)
     try:
@@ -441,11 +442,8 @@ def _unknown_to_genai(kind: Kind, why: str = "") -> InvalidArgumentError:
 
 def _check_weights(model: Any, dtype: torch.dtype, precision: str, *, on_paper: bool) -> None:
     """Refuse models that compute in another dtype than the one that is written, or elsewhere than on the CPU."""
-    if not on_paper and (away := sorted({weight.device.type for weight in model.parameters()} - {"cpu"})):
-        raise InvalidArgumentError(
-            f"The model has weights on {', '.join(away)}, and is run on the CPU to be written: move it there, or pass "
-            "the path of its folder."
-        )
+    if not on_paper:
+        check_place(model)
     other = sorted({str(weight.dtype) for weight in model.parameters() if weight.is_floating_point()} - {str(dtype)})
     if other:
         cast = "half()" if dtype == torch.float16 else "float()"

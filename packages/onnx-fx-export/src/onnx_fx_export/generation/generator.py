@@ -104,7 +104,8 @@ class Generator:
                 that sees ``pixel_values`` (N, channels, height, width), float32: the images in the order of their
                 tokens, or (B, N, channels, height, width) with zeros for those that a text does not have. A model whose
                 images have any size reads their patches (patches, numbers) instead, and ``image_grid_thw`` (N, 3),
-                int64: frames, rows and columns of each; or ``image_sizes`` (N, 2), int64, beside the pixels: height and
+                int64: frames, rows and columns of each; or patches (N, patches, numbers) and ``spatial_shapes`` (N, 2),
+                int64: rows and columns of each; or ``image_sizes`` (N, 2), int64, beside the pixels: height and
                 width of each, whose tiles (N, tiles, channels, height, width) it reads then if it was made for them.
                 ``flattened_patches`` (B, patches, numbers), float32, come with an ``attention_mask``.
                 ``decoder_input_ids`` (B, T), int64, are what is generated after an encoder begins with; by default that
@@ -246,6 +247,7 @@ class Generator:
     def _steps(
         self, tokens: Tokens, mask: Tokens, given: Mapping[str, Array], encoded: Mapping[str, Any]
     ) -> Steps[npt.NDArray[np.float32], Tokens, None]:
+        reading = Reading(self.eyes, tokens, given) if self.eyes else None
         if self.pads_behind or self._decoder.reads_one:
             # What reads one token at each step has to read a token of each row last.
             order = np.argsort(1 - mask if self.pads_behind else mask, axis=1, kind="stable")
@@ -254,24 +256,25 @@ class Generator:
         if self._prompt and self._prompt.serves(tokens.shape[1]):
             padding = ((0, 0), (self._prompt.padding(tokens.shape[1]), 0))
             tokens, mask = np.pad(tokens, padding), np.pad(mask, padding)
-            result = self._prompt.run({"input_ids": tokens, "attention_mask": mask}, {})
+            seen, embedded = reading.read(tokens, mask).upto(mask.shape[1]) if reading else ({}, {})
+            result = self._prompt.run({"input_ids": tokens, "attention_mask": mask, **seen}, embedded)
             logits, states = self._decoder.read(result)
             read = mask.shape[1]
             tokens = yield logits
             mask = np.concatenate([mask, np.ones_like(tokens)], 1)
-        reading = Reading(self.eyes, len(tokens), given) if self.eyes else None
+        new = reading and reading.read(tokens, mask[:, read:])
         while True:
             # With padding behind, the operator takes several tokens behind a cache for one row only.
             single = self._decoder.reads_one or (self.pads_behind and len(tokens) > 1 and read)
             upto = read + 1 if single else mask.shape[1]
-            now = tokens[:, : upto - read]
-            seen, embedded = reading.step(now, mask[:, read:upto]) if reading else ({}, {})
-            step = {**given, "input_ids": now, "attention_mask": mask[:, :upto], **seen}
+            seen, embedded = new.upto(upto) if new else ({}, {})
+            step = {**given, "input_ids": tokens[:, : upto - read], "attention_mask": mask[:, :upto], **seen}
             logits, states = self._decoder.step(step, states, {**encoded, **embedded})
             tokens, read = tokens[:, upto - read :], upto
             if not tokens.size:
                 tokens = yield logits
                 mask = np.concatenate([mask, np.ones_like(tokens)], 1)
+                new = reading and reading.read(tokens, mask[:, read:])
 
 
 def _checked(input_ids: Tokens, attention_mask: Tokens | None) -> dict[str, Tokens]:

@@ -18,8 +18,13 @@ __all__ = ["Eyes", "Places", "Reading", "senses_of"]
 Tokens = npt.NDArray[np.int64]
 Array = npt.NDArray[Any]
 _IMAGES, _GRIDS, _FEATURES, _NEWLINE = "pixel_values", "image_grid_thw", "image_features", "image_newline"
+_EMBEDS = "inputs_embeds"
 # Rows and columns of pixels of each image that are no padding.
 _SIZES = "image_sizes"
+# Rows and columns of patches of each image.
+_SHAPES = "spatial_shapes"
+# Which frames of sounds are no padding.
+_FRAMES = "input_features_mask"
 # How many images each text has.
 _COUNTS = "batch_num_images"
 # Which parts of images are no padding.
@@ -66,7 +71,8 @@ class Eyes:
         self._image_token = config[self.token]
         self.merge = vision.get("spatial_merge_size", 1)
         self.reads_prefix = config["embedding"].get("token_types") == "prefix"
-        self._side = vision.get("side", 0)
+        self._side, self._block = vision.get("side", 0), vision.get("block", 1)
+        self._fewest_blocks = vision.get("fewest_blocks", 1)
         tiles = vision.get("tiles")
         self._tiles = TileLayout.of(tiles) if tiles else None
         self._fewest = vision.get("fewest_sides", 1)
@@ -100,13 +106,45 @@ class Eyes:
             return []
         if self._tiles:
             return self._joined(self._tiles, given)
-        if self._side:
+        if _SHAPES in self.vision.declared:
+            images = self._shaped(given)
+        elif self._side:
             images = [{_IMAGES: image} for image in self._cropped(given)]
         elif _GRIDS not in self.vision.declared:
             images = [{_IMAGES: image[None]} for image in _in_order(given[_IMAGES], given.get(_PARTS))]
         else:
             images = [_checked_grids(given, self.merge)]
         return [self.vision.run(image, {})[_FEATURES].numpy() for image in images]
+
+    def _shaped(self, given: Mapping[str, Array]) -> list[dict[str, Array]]:
+        """Return patches of images, each with its rows and columns, without most of the padding of a batch.
+
+        Raises:
+            InvalidArgumentError: If there are other patches than rows and columns tell.
+        """
+        patches, shapes = given.get(_IMAGES, np.zeros((0, 0, 0))), np.asarray(given.get(_SHAPES, ()), np.int64)
+        shapes, result = shapes.reshape(-1, 2), []
+        counts = shapes.prod(1)
+        mask = np.asarray(given.get(_PARTS, np.arange(patches.shape[1]) < counts[:, None]))
+        block = self._block**2
+        if (
+            patches.ndim != _AXES - 1
+            or mask.shape != patches.shape[:2]
+            or (shapes % self._block).any()
+            or (counts > patches.shape[1]).any()
+            or not np.array_equal(mask, np.arange(patches.shape[1]) < counts[:, None])
+        ):
+            raise InvalidArgumentError(
+                f"{_SHAPES} has to say how many rows and columns of patches each image in {_IMAGES} (N, patches, "
+                f"numbers) has, by {self._block}, and {_PARTS} which of them are no padding: it is {shapes.tolist()} "
+                f"for {patches.shape}."
+            )
+        for image, shape, count in zip(patches, shapes, counts.tolist(), strict=True):
+            whole = max(count, self._fewest_blocks * block)
+            behind = ((0, max(whole - len(image), 0)), (0, 0))
+            parts = (np.arange(whole) < count).astype(np.int64)
+            result.append({_IMAGES: np.pad(image, behind)[None, :whole], _SHAPES: shape[None], _PARTS: parts[None]})
+        return result
 
     def _cropped(self, given: Mapping[str, Array]) -> list[Array]:
         """Return images (1, channels, height, width) without the padding that a batch of several sizes has.
@@ -187,6 +225,19 @@ def _in_order(images: Array, parts: Array | None) -> Array:
     return images[shown]
 
 
+def _check_types(given: Mapping[str, Array], is_image: Tokens) -> None:
+    """Refuse types that mark other tokens than those that stand for a part of an image.
+
+    Raises:
+        InvalidArgumentError: If there are some.
+    """
+    for name in _TYPES:
+        if not np.array_equal(given.get(name, is_image), is_image):
+            raise InvalidArgumentError(
+                f"{name} marks other tokens than those that stand for images: leave it out; videos are not supported."
+            )
+
+
 def _checked_types(given: Any, like: Tokens) -> Tokens:
     """Return the types of the tokens of a prompt, 0 in its prefix and 1 behind it.
 
@@ -217,7 +268,7 @@ def _checked_grids(given: Mapping[str, Array], merge: int) -> dict[str, Array]:
 
 
 class Ears(Eyes):
-    """The graphs for sounds of one length and embeddings."""
+    """The graphs for sounds and embeddings."""
 
     section: ClassVar = "speech"
     token: ClassVar = "audio_token_id"
@@ -226,6 +277,8 @@ class Ears(Eyes):
     made: ClassVar = "audio_features"
 
     def _seen(self, given: Mapping[str, Array]) -> list[Array]:
+        if self._block > 1:
+            return [self.vision.run(sound, {})[self.made].numpy() for sound in self._in_blocks(given)]
         declared = {name: value.shape for name, value in self.vision.declared.items()}
         shapes = {name: list(given[name].shape) for name in declared if name in given}
         if not shapes:
@@ -237,6 +290,35 @@ class Ears(Eyes):
             )
         sounds = [{name: given[name][place, None] for name in declared} for place in range(count)]
         return [self.vision.run(sound, {})[self.made].numpy() for sound in sounds]
+
+    def _in_blocks(self, given: Mapping[str, Array]) -> list[dict[str, Array]]:
+        """Return sounds of any length, each without most of the padding of a batch.
+
+        Raises:
+            InvalidArgumentError: If they have no whole blocks, or padding before or between their frames.
+        """
+        if self.reads not in given and _FRAMES not in given:
+            return []
+        sounds = np.asarray(given.get(self.reads, np.zeros((0, 0, 0))))
+        frames = np.asarray(given.get(_FRAMES, np.ones((len(sounds), sounds.shape[-1]), np.int64)))
+        counts = frames.sum(-1).astype(np.int64)
+        if (
+            sounds.ndim != _AXES - 1
+            or frames.shape != (len(sounds), sounds.shape[2])
+            or sounds.shape[2] % self._block
+            or not np.array_equal(frames, np.arange(sounds.shape[2]) < counts[:, None])
+        ):
+            raise InvalidArgumentError(
+                f"Sounds are {self.reads} (N, bands, frames) with frames by {self._block}, and {_FRAMES} (N, frames) "
+                f"is 1 for them and 0 for padding behind them: the shapes are {sounds.shape} and {frames.shape}."
+            )
+        result = []
+        for sound, count in zip(sounds, counts.tolist(), strict=True):
+            whole = max(-(-count // self._block), self._fewest_blocks) * self._block
+            behind = max(whole - sound.shape[1], 0)
+            parts = (np.arange(whole) < count).astype(np.int64)
+            result.append({self.reads: np.pad(sound, ((0, 0), (0, behind)))[None, :, :whole], _FRAMES: parts[None]})
+        return result
 
 
 def senses_of(folder: Path, config: Mapping[str, Any], providers: Sequence[str]) -> Eyes | None:
@@ -250,43 +332,61 @@ class Reading:
 
     Args:
         eyes: The graphs.
-        batch: How many rows the text has.
-        given: Images, by the names of the inputs.
+        tokens: The prompts (B, S), int64.
+        given: Images, by the names of the inputs, and types of the tokens.
+
+    Raises:
+        InvalidArgumentError: If types of tokens are of another kind.
     """
 
-    def __init__(self, eyes: Eyes, batch: int, given: Mapping[str, Array]) -> None:
-        self._eyes, self._given = eyes, dict(given)
+    def __init__(self, eyes: Eyes, tokens: Tokens, given: Mapping[str, Array]) -> None:
+        self._eyes, self._given, batch = eyes, dict(given), len(tokens)
+        self._prefix = self._given.pop(_TYPES[0], None) if eyes.reads_prefix else None
+        _check_types(self._given, eyes.is_image(tokens))
         self._types = np.zeros((batch, 0), np.int64)
         self._places = Places(eyes.merge, batch)
+        # What the decoder has to read: embeddings (B, S, width), and where they stand (3, B, S).
+        self._embeds: Any = None
+        self._at: Tokens = np.zeros((3, batch, 0), np.int64)
+        self._read = 0
 
-    def step(self, tokens: Tokens, mask: Tokens) -> tuple[dict[str, Array], dict[str, Any]]:
-        """Return what the decoder reads of new tokens: arrays, and what is in the runtime's memory.
+    def read(self, tokens: Tokens, mask: Tokens) -> Reading:
+        """Read new tokens, all images of a text being in its first ones; return this text, to be read in parts.
 
         Args:
             tokens: The tokens (B, S), int64.
             mask: 1 for a token and 0 for padding (B, S), int64.
 
         Raises:
-            InvalidArgumentError: If the tokens of images do not fit the images, or the types are of another kind.
+            InvalidArgumentError: If the tokens of images do not fit the images, or the types of a prefix the tokens.
         """
         is_image = self._eyes.is_image(tokens)
         types = np.ones_like(is_image) if self._eyes.reads_prefix else is_image
-        if self._eyes.reads_prefix and _TYPES[0] in self._given:
-            types = _checked_types(self._given.pop(_TYPES[0]), types)
-        for name in _TYPES:
-            if (self._given.get(name, is_image) != is_image).any():
-                raise InvalidArgumentError(
-                    f"{name} marks other tokens than those that stand for images: leave it out; videos are not "
-                    "supported."
-                )
+        if self._prefix is not None:
+            types, self._prefix = _checked_types(self._prefix, types), None
         # What a model generates means no image.
         features = self._eyes.none if self._types.size else self._eyes.features(tokens, self._given)
-        embeds = self._eyes.embedding.run({"input_ids": tokens, self._eyes.made: features}, {})
+        self._embeds = self._eyes.embedding.run({"input_ids": tokens, self._eyes.made: features}, {})[_EMBEDS]
+        self._at, self._read = self._places.read(is_image, mask, self._given.get(_GRIDS)), self._types.shape[1]
         self._types = np.concatenate([self._types, types], 1)
-        places = self._places.read(is_image, mask, self._given.get(_GRIDS))
-        read = {"token_type_ids": self._types, "position_ids": places}
         self._given = {}  # the images were in these tokens
-        return read, embeds
+        return self
+
+    def upto(self, place: int) -> tuple[dict[str, Array], dict[str, Any]]:
+        """Return what the decoder reads of the next tokens: arrays, and what is in the runtime's memory.
+
+        Args:
+            place: Behind which token of the text they end.
+        """
+        first, self._read = self._read, place
+        seen = {"token_type_ids": self._types[:, :place]}
+        behind = self._types.shape[1] - place
+        last = self._at.shape[2] - behind
+        part = slice(last - (place - first), last)
+        seen["position_ids"] = self._at[:, :, part]
+        if part == slice(0, self._at.shape[2]):
+            return seen, {_EMBEDS: self._embeds}
+        return {**seen, _EMBEDS: self._embeds.numpy()[:, part]}, {}
 
 
 class Places:

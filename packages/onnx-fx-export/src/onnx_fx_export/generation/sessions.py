@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from onnx_fx_export.errors import RuntimeSupportError
+from onnx_fx_export.generation.config import TOKENS
 from onnx_fx_export.generation.requirements import onnxruntime
 
 __all__ = ["DecoderSession", "GraphSession", "PromptSession"]
@@ -108,7 +109,7 @@ class DecoderSession(GraphSession):
             if key.startswith("past_") and key.endswith("_names")
         ]
         layers = range(names["num_hidden_layers"])
-        self.reads_one = "input_ids" in self.declared and self.declared["input_ids"].shape[1] == 1
+        self.reads_one = any(self.declared[name].shape[1] == 1 for name in TOKENS if name in self.declared)
         window = names.get("sliding_window", {"window_size": 0, "layers": []})
         self._kept = window["window_size"] + _SLACK
         self._forgetting = {past % i for i in window["layers"] for past, _ in pairs}

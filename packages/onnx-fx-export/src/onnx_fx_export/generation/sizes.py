@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from onnx_fx_export.api import ONNXProgram
 from onnx_fx_export.errors import InvalidArgumentError
+from onnx_fx_export.generation.config import TOKENS
 from onnxops_decomp.exporting import parsed_size, value_of_size
 
 __all__ = ["check_sizes", "own_bounds"]
@@ -43,7 +44,7 @@ def check_sizes(program: ONNXProgram, name: str, length: int) -> None:
     """
     whole = ((1, length - 1, 1, length), (1, 1, length - 1, length))
     graph = program.model.graph
-    steps = [value.shape[1] for value in graph.inputs if value.name == "input_ids" and value.shape is not None]
+    steps = [value.shape[1] for value in graph.inputs if value.name in TOKENS and value.shape is not None]
     for batch, several, past, encoded in (*_CALLS, *whole):
         new = next((step for step in steps if isinstance(step, int)), several)
         if new + past > length:

@@ -11,13 +11,26 @@ import torch
 from onnx_fx_export.errors import InvalidArgumentError, OnnxExporterError
 from onnx_fx_export.generation.caches import Cache, LayerCache, past_of
 
-__all__ = ["check_windows_of_masks", "differ", "keeping_modes", "running"]
+__all__ = ["check_place", "check_windows_of_masks", "differ", "keeping_modes", "running"]
 
 # Numbers that differ in their last places are equal but for the order in which they were added up.
 _FEW_PLACES = 64
 # So large that one of thousands of values shows in their mean.
 _MARK = 1e3
 _LONGEST = 300
+
+
+def check_place(model: Any) -> None:
+    """Refuse a model whose weights are elsewhere than on the CPU, or nowhere.
+
+    Raises:
+        InvalidArgumentError: If it is one.
+    """
+    if away := sorted({weight.device.type for weight in model.parameters()} - {"cpu"}):
+        raise InvalidArgumentError(
+            f"The model has weights on {', '.join(away)}, and is run on the CPU to be written: move it there, or pass "
+            "the path of its folder."
+        )
 
 
 @contextlib.contextmanager

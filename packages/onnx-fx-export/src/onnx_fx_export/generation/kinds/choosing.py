@@ -13,11 +13,15 @@ from onnx_fx_export.generation.kinds.decoder import Decoder
 from onnx_fx_export.generation.kinds.encoder_decoder import EncoderDecoder
 from onnx_fx_export.generation.kinds.grids import GridVisionLanguage
 from onnx_fx_export.generation.kinds.hearing import HEARING, HearingLanguage
+from onnx_fx_export.generation.kinds.modules import as_model, is_module
 from onnx_fx_export.generation.kinds.plain_grids import PlainGridVisionLanguage
 from onnx_fx_export.generation.kinds.recurrent import Recurrent
+from onnx_fx_export.generation.kinds.recurrent_senses import RecurrentGridVisionLanguage, RecurrentShapedVisionLanguage
+from onnx_fx_export.generation.kinds.shaped import ShapedVisionLanguage
 from onnx_fx_export.generation.kinds.sized import SizedVisionLanguage
 from onnx_fx_export.generation.kinds.tiled import TiledVisionLanguage
 from onnx_fx_export.generation.kinds.vision_language import SIGHT, VisionLanguage, body_of
+from onnx_fx_export.generation.kinds.windowed_hearing import WindowedHearingLanguage
 from onnx_fx_export.generation.requirements import transformers
 from onnxops_decomp.exporting import cache_argument
 
@@ -30,6 +34,8 @@ _SENSES = {
     "images": ("pixel_values", "flattened_patches", "get_image_features"),
     "sounds": ("input_features", "input_values", "audio_input_ids", "get_audio_features"),
 }
+# What a module has to take that is none of transformers.
+_OF_MODULES = {"input_ids", "attention_mask"}
 _WRAPPER = " If it wraps a model of transformers, as torch.compile does, pass that."
 
 
@@ -39,33 +45,65 @@ def kind_of(model: Any) -> Kind:
     Raises:
         InvalidArgumentError: If it cannot generate, or is of no kind that can be written.
     """
-    name, config = type(model).__name__, getattr(model, "config", None)
-    can = getattr(model, "can_generate", None)
+    name = type(model).__name__
+    if is_module(model):
+        _check_parameters(model, _OF_MODULES)
+        model = as_model(model)
+    config, can = getattr(model, "config", None), getattr(model, "can_generate", None)
     if not isinstance(model, torch.nn.Module) or can is None or not can():
         raise InvalidArgumentError(
             f"{name} cannot generate. Pass a model of transformers with a language model head, such as "
-            "AutoModelForCausalLM loads."
+            "AutoModelForCausalLM loads, or a module whose forward takes input_ids, attention_mask and past_key_values."
         )
     for part, says in (("config", "what it is like"), ("generation_config", "how it generates")):
         if getattr(model, part, None) is None:
             raise InvalidArgumentError(f"{name} has no {part}, which says {says}.")
+    _check_made(model)
+    if cache_argument(model) is None:
+        _check_parameters(model, Decoder.parameters)
     kind: type[Kind] = EncoderDecoder if getattr(config, "is_encoder_decoder", False) else _decoder(model)
     if str(model.main_input_name) not in kind.main_inputs:
         raise InvalidArgumentError(
             f"{name} reads {model.main_input_name}, and so far only models that read "
             f"{' or '.join(kind.main_inputs)} can be written."
         )
+    _check_parameters(model, kind.parameters)
+    return kind(model)
+
+
+def _check_made(model: Any) -> None:
+    """Refuse a model that generates something else than tokens of text, one at each step.
+
+    Raises:
+        InvalidArgumentError: If it is one (MusicGen, CSM).
+    """
+    made, usual = getattr(model, "output_modalities", None) or ("text",), transformers().GenerationMixin
+    # What the loop over steps is called in transformers; classes with another one generate several tokens in each.
+    steps = getattr(type(model), "_sample", None)
+    if "text" in made and steps in (None, getattr(usual, "_sample", None)):
+        return
+    raise InvalidArgumentError(
+        f"{type(model).__name__} cannot be written as a folder for generation: it generates {' and '.join(made)} by "
+        "steps of its own, and so far only models are supported that generate tokens of text, one at each step."
+    )
+
+
+def _check_parameters(model: Any, wanted: set[str]) -> None:
+    """Refuse a model whose forward does not take what it has to, or no cache.
+
+    Raises:
+        InvalidArgumentError: If it is one.
+    """
     taken = inspect.signature(model.forward).parameters
     passed_on = _PASSED_ON if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in taken.values()) else frozenset()
-    missing = sorted(kind.parameters - taken.keys() - passed_on)
+    missing = sorted(wanted - taken.keys() - passed_on)
     if cache_argument(model) is None:
         missing.append("past_key_values")
     if missing:
         raise InvalidArgumentError(
-            f"{name} cannot be written as a folder for generation: its forward has no {', '.join(missing)}."
-            f"{_WRAPPER if len(missing) > 1 else ''}"
+            f"{type(model).__name__} cannot be written as a folder for generation: its forward has no "
+            f"{', '.join(missing)}.{_WRAPPER if len(missing) > 1 else ''}"
         )
-    return kind(model)
 
 
 def senses_of(model: Any) -> list[str]:
@@ -82,14 +120,20 @@ def _decoder(model: Any) -> type[Kind]:
     """Return the kind of a decoder, which is that of its cache: with states of one size or without, unless it sees."""
     if body_of(model, SIGHT) is not None:
         return _seeing(model)
-    if body_of(model, HEARING) is not None and HearingLanguage.takes(model):
-        return HearingLanguage
+    hearing = (WindowedHearingLanguage, HearingLanguage) if body_of(model, HEARING) is not None else ()
+    if (kind := next((kind for kind in hearing if kind.takes(model)), None)) is not None:
+        return kind
+    return Recurrent if _has_states(model) else Decoder
+
+
+def _has_states(model: Any) -> bool:
+    """Tell whether layers of a model keep states of one size."""
     if cache_argument(model) == "cache_params":
-        return Recurrent
+        return True
     # Releases of transformers without such layers give models with states caches of their own.
     states = getattr(transformers().cache_utils, "LinearAttentionCacheLayerMixin", ())
     cache = transformers().DynamicCache(config=model.config)
-    return Recurrent if any(isinstance(layer, states) for layer in cache.layers) else Decoder
+    return any(isinstance(layer, states) for layer in cache.layers)
 
 
 def _seeing(model: Any) -> type[VisionLanguage]:
@@ -98,7 +142,11 @@ def _seeing(model: Any) -> type[VisionLanguage]:
     taken = {name: p for body in bodies for name, p in inspect.signature(body.get_image_features).parameters.items()}
     if "image_grid_thw" in taken:
         placed = "mm_token_type_ids" in inspect.signature(model.forward).parameters
+        if placed and _has_states(model):
+            return RecurrentGridVisionLanguage
         return GridVisionLanguage if placed else PlainGridVisionLanguage
+    if "spatial_shapes" in taken:
+        return RecurrentShapedVisionLanguage if _has_states(model) else ShapedVisionLanguage
     if (sizes := taken.get("image_sizes")) is not None:
         if getattr(model.config, "image_grid_pinpoints", None):
             return TiledVisionLanguage

@@ -21,7 +21,7 @@ from onnx_fx_export.generation.kinds.vision_language import EmbeddingGraph, Visi
 from onnx_fx_export.generation.requirements import transformers
 from onnx_fx_export.generation.seeing import Places
 
-__all__ = ["GridVisionLanguage"]
+__all__ = ["GridVisionLanguage", "placed"]
 
 _IMAGES, _GRIDS, _TYPES, _POSITIONS = "pixel_values", "image_grid_thw", "mm_token_type_ids", "position_ids"
 _ADDED = "deepstack_features"
@@ -83,19 +83,21 @@ class GridVisionLanguage(VisionLanguage):
 
     def _read_by_graphs(self) -> list[torch.Tensor]:
         """Return the same as the graphs compute it."""
-        tokens, mask = (self._trial[name] for name in ("input_ids", "attention_mask"))
         features = PatchGraph(self.model, self._layout)(self._trial[_IMAGES], self._trial[_GRIDS])["image_features"]
-        embeds = EmbeddingGraph(self.model, self._image_token)(tokens, features)["inputs_embeds"]
-        return [features, self._logits_of(embeds, mask, past_of(self.layers, 1, 0, self.model.dtype))]
+        embeds = EmbeddingGraph(self.model, self._image_token)(self._trial["input_ids"], features)["inputs_embeds"]
+        return [features, self._logits_of(embeds, self._trial)]
 
-    def _logits_of(self, embeds: torch.Tensor, mask: torch.Tensor, past: Cache) -> torch.Tensor:
-        """Return what the decoder's graph makes of the trial, embedded."""
-        types, grids = self._trial[_TYPES].numpy(), self._trial[_GRIDS].numpy()
-        places = Places(self._layout.merge, 1).read(types, mask.numpy(), grids)
+    def _logits_of(self, embeds: torch.Tensor, trial: Mapping[str, torch.Tensor]) -> torch.Tensor:
         graph = PlacedDecoderGraph(self.model, last_logits=False, empty=self._empty)
-        result = graph(embeds, mask, torch.from_numpy(places), past)["logits"]
+        past = past_of(self.layers, 1, 0, self.model.dtype)
+        result = graph(embeds, trial["attention_mask"], self._places(trial), past)["logits"]
         assert isinstance(result, torch.Tensor)
         return result
+
+    def _places(self, trial: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Return where the tokens of a trial stand in time, height and width (3, 1, S), int64."""
+        types, mask, grids = (trial[name].numpy() for name in (_TYPES, "attention_mask", _GRIDS))
+        return torch.from_numpy(Places(self._layout.merge, 1).read(types, mask, grids))
 
     def _refused(self, why: str) -> Exception:
         return super()._refused(f"{why} (transformers {transformers().__version__})")
@@ -256,11 +258,22 @@ class PlacedDecoderGraph(CachedGraph):
             position_ids: Their places in time, height and width (3, B, S), int64.
             past_key_values: Keys and values (B, heads, P, width) of each layer.
         """
-        width = self.model.get_input_embeddings().embedding_dim
-        embeds, *added = inputs_embeds.split(width, -1)
-        given = {"inputs_embeds": embeds, "position_ids": position_ids}
-        with _adding(self.model.get_decoder().layers if added else [], added):
+        with placed(self.model, inputs_embeds, position_ids) as given:
             return self.read(inputs_embeds.shape[1], attention_mask, past_key_values, **given)
+
+
+@contextlib.contextmanager
+def placed(model: Any, inputs_embeds: torch.Tensor, position_ids: torch.Tensor) -> Iterator[dict[str, torch.Tensor]]:
+    """Let layers of a model add what stands beside embeddings, and give what its forward reads.
+
+    Args:
+        model: A model of transformers.
+        inputs_embeds: The embeddings, and beside them what is added behind the first layers (B, S, width).
+        position_ids: Their places in time, height and width (3, B, S), int64.
+    """
+    embeds, *added = inputs_embeds.split(model.get_input_embeddings().embedding_dim, -1)
+    with _adding(model.get_decoder().layers if added else [], added):
+        yield {"inputs_embeds": embeds, "position_ids": position_ids}
 
 
 @contextlib.contextmanager

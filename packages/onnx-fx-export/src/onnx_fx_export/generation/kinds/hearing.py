@@ -14,7 +14,7 @@ from onnx_fx_export.generation.config import SPEECH_FILE
 from onnx_fx_export.generation.kinds.base import Part
 from onnx_fx_export.generation.kinds.vision_language import Sense, VisionLanguage, body_of, joined
 
-__all__ = ["HEARING", "HearingLanguage"]
+__all__ = ["HEARING", "HearingGraph", "HearingLanguage"]
 
 _SOUNDS, _PARTS = "input_features", "input_features_mask"
 HEARING = Sense(_SOUNDS, "get_audio_features", "audio_token_id", "speech", SPEECH_FILE, "audio_features")
@@ -74,13 +74,16 @@ class HearingLanguage(VisionLanguage):
         return result
 
     def _features_of(self, picture: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        features: torch.Tensor = HearingGraph(self.model)(*picture.values())["audio_features"]
+        features: torch.Tensor = self._graph()(*picture.values())["audio_features"]
         return features
+
+    def _graph(self) -> HearingGraph:
+        return HearingGraph(self.model)
 
     def _vision(self) -> Part:
         (sound,) = self._pictures(1)
         args, names = tuple(sound.values()), list(sound)
-        return Part(SPEECH_FILE, HearingGraph(self.model), args, ({},) * len(args), names, reads_steps=False)
+        return Part(SPEECH_FILE, self._graph(), args, ({},) * len(args), names, reads_steps=False)
 
 
 class HearingGraph(torch.nn.Module):

@@ -130,12 +130,13 @@ def _attend(
         value: Values, of the shape of the keys.
         attention_mask: None.
         scaling: What products are multiplied by.
-        cu_seq_lens_q: The segment of each patch (T,), int64.
+        cu_seq_lens_q: The segment of each patch (T,), int64; or how many that follow each other are one, a number.
     """
     sharing = query.shape[1] // key.shape[1]
     if sharing > 1:
         key, value = (each.repeat_interleave(sharing, 1) for each in (key, value))
-    together = cu_seq_lens_q[:, None] == cu_seq_lens_q
+    segments = cu_seq_lens_q if cu_seq_lens_q.dim() else torch.arange(query.shape[2]) // cu_seq_lens_q
+    together = segments[:, None] == segments
     result = torch.nn.functional.scaled_dot_product_attention(query, key, value, together[None, None], scale=scaling)
     return result.transpose(1, 2), None
 

@@ -8,10 +8,9 @@ from typing import Any, ClassVar
 import numpy.typing as npt
 import torch
 
-from onnx_fx_export.generation.caches import Cache
 from onnx_fx_export.generation.kinds.base import Part, Tokens
 from onnx_fx_export.generation.kinds.grids import GridVisionLanguage
-from onnx_fx_export.generation.kinds.vision_language import EmbeddedDecoderGraph, VisionLanguage
+from onnx_fx_export.generation.kinds.vision_language import VisionLanguage
 
 __all__ = ["PlainGridVisionLanguage"]
 
@@ -31,11 +30,8 @@ class PlainGridVisionLanguage(GridVisionLanguage):
         """Tell whether padding between the tokens of a text of ``length`` tokens changes what follows."""
         return VisionLanguage.counts_padding(self, length)
 
-    def _logits_of(self, embeds: torch.Tensor, mask: torch.Tensor, past: Cache) -> torch.Tensor:
-        graph = EmbeddedDecoderGraph(self.model, last_logits=False, empty=self._empty)
-        result = graph(embeds, mask, None, past)["logits"]
-        assert isinstance(result, torch.Tensor)
-        return result
+    def _logits_of(self, embeds: torch.Tensor, trial: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        return VisionLanguage._logits_of(self, embeds, trial)
 
     def _decoder(self, decoder: Part, embeds: torch.Tensor, *, last_logits: bool) -> Part:
         return VisionLanguage._decoder(self, decoder, embeds, last_logits=last_logits)

@@ -22,7 +22,7 @@ from onnx_fx_export.generation.requirements import transformers
 from onnx_fx_export.generation.trials import differ, running
 from onnxops_decomp.exporting import cache_argument
 
-__all__ = ["Recurrent"]
+__all__ = ["PROMPT_FILE", "PromptGraph", "Recurrent", "StepGraph"]
 
 _BATCH, _PAST, _READ = 2, 5, 3
 PROMPT_FILE = "prompt.onnx"
@@ -47,7 +47,7 @@ class Recurrent(Decoder):
     cannot be captured, read prompts token by token, too, unless that code computes something else than single steps do.
     """
 
-    genai_type = None
+    genai_type: str | None = None
     shares_caches = False
     parameters: ClassVar = {"input_ids", "attention_mask"}
 
@@ -58,13 +58,12 @@ class Recurrent(Decoder):
         tokens = torch.ones(_BATCH, _READ, dtype=torch.int64)
         with running(self.model):
             result = self.model(input_ids=tokens, use_cache=True, return_dict=True)
-        cache = getattr(result, name, None)
-        if (
-            cache is None or type(cache) is not transformers().DynamicCache
-        ):  # a class of the model's own keeps more, and in other ways
+        cache: Any = getattr(result, name, None)
+        if type(cache) is not transformers().DynamicCache:  # a class of the model's own keeps more, and in other ways
+            keeps = f"its cache is {type(cache).__name__}, and so far only a DynamicCache is supported"
             raise InvalidArgumentError(
-                f"{type(self.model).__name__} cannot be written as a folder for generation: its cache is "
-                f"{type(cache).__name__}, and so far only a DynamicCache is supported."
+                f"{type(self.model).__name__} cannot be written as a folder for generation: "
+                f"{'its layers keep states to themselves, in no cache' if cache is None else keeps}."
             )
         if not all(isinstance(getattr(layer, "conv_states", {}), dict) for layer in cache.layers):
             raise InvalidArgumentError(
@@ -98,10 +97,7 @@ class Recurrent(Decoder):
         """Whether the model makes something else of tokens one by one than of all at once (Zamba 2)."""
         (row,) = self.draw((_READ,))
         together = self.logits(self.extended({"input_ids": row}, row[:0]))
-        states: Cache = [
-            {name: self._empty_state(name, state) for name, state in layer.items()} for layer in self._states
-        ]
-        graph, alone = StepGraph(self.model), []
+        graph, states, alone = StepGraph(self.model), self._no_states(), []
         for place, token in enumerate(torch.from_numpy(row)):
             with running(self.model):
                 result = graph(token.reshape(1, 1), torch.ones(1, place + 1, dtype=torch.int64), states)
@@ -150,8 +146,15 @@ class Recurrent(Decoder):
         args = (torch.zeros(_BATCH, 1, dtype=torch.int64), mask, cache)
         return Part(MODEL_FILE, StepGraph(self.model), args, shapes)
 
-    def _empty_state(self, name: str, state: torch.Tensor) -> torch.Tensor:
-        return torch.zeros_like(state[:1, :, :0] if name in _GROWING else state[:1])
+    def _no_states(self) -> Cache:
+        """Return what the cache holds of a text of which nothing was read."""
+        return [
+            {
+                name: torch.zeros_like(state[:1, :, :0] if name in _GROWING else state[:1])
+                for name, state in each.items()
+            }
+            for each in self._states
+        ]
 
     def _example(self, name: str, state: torch.Tensor) -> torch.Tensor:
         if name in _GROWING:
@@ -204,20 +207,23 @@ class PromptGraph(_Graph):
     """
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> dict[str, torch.Tensor | Cache]:
+        """Return what :meth:`read` makes of tokens (B, S), int64, whole chunks of them."""
+        return self.read(attention_mask, input_ids=input_ids)
+
+    def read(self, attention_mask: torch.Tensor, **given: torch.Tensor) -> dict[str, torch.Tensor | Cache]:
         """Return the logits of the last token, and the states after it.
 
         Args:
-            input_ids: Tokens (B, S), int64, whole chunks of them, with padding on the left.
-            attention_mask: 1 for a token and 0 for padding (B, S), int64.
+            attention_mask: 1 for a token and 0 for padding on the left (B, S), int64.
+            given: The prompt, and what else the model reads of it.
 
         Returns:
             ``logits`` (B, 1, vocabulary) and ``present``, as :class:`StepGraph` takes it.
         """
-        given: dict[str, Any] = {"attention_mask": attention_mask}
-        if self._takes_positions:
+        if self._takes_positions and "position_ids" not in given:
             given["position_ids"] = (attention_mask.cumsum(-1) - 1).clamp(min=0)
         with reading_last(self.model.get_output_embeddings(), None):
-            result = self.model(input_ids=input_ids, use_cache=True, return_dict=True, **given)
+            result = self.model(attention_mask=attention_mask, use_cache=True, return_dict=True, **given)
         return {"logits": result.logits, "present": kept_states(getattr(result, self._cache_name))}
 
 
@@ -231,24 +237,29 @@ class StepGraph(_Graph):
     def forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, past_key_values: Cache
     ) -> dict[str, torch.Tensor | Cache]:
+        """Return what :meth:`read` makes of a token of each row (B, 1), int64."""
+        return self.read(attention_mask, past_key_values, input_ids=input_ids)
+
+    def read(
+        self, attention_mask: torch.Tensor, past_key_values: Cache, **tokens: torch.Tensor
+    ) -> dict[str, torch.Tensor | Cache]:
         """Return the logits of a token, and the states after it.
 
         Args:
-            input_ids: A token of each row (B, 1), int64.
             attention_mask: 1 for a token and 0 for padding (B, P + 1), int64.
             past_key_values: States of each layer: ``conv`` and ``recurrent`` of one size, ``key`` and ``value``
                 (B, heads, P, width) of attention.
+            tokens: The token of each row, and what else the model reads of it.
 
         Returns:
             ``logits`` (B, 1, vocabulary) and ``present``, of the form of ``past_key_values``.
         """
-        cache = _filled(self.model, past_key_values)
-        given: dict[str, Any] = {self._cache_name: cache}
+        given: dict[str, Any] = {**tokens, self._cache_name: _filled(self.model, past_key_values)}
         if any("key" in layer for layer in past_key_values):
             given["attention_mask"] = attention_mask
-        if self._takes_positions:
+        if self._takes_positions and "position_ids" not in given:
             given["position_ids"] = (attention_mask.cumsum(-1) - 1).clamp(min=0)[:, -1:]
-        result = self.model(input_ids=input_ids, use_cache=True, return_dict=True, **given)
+        result = self.model(use_cache=True, return_dict=True, **given)
         present = kept_states(getattr(result, self._cache_name))
         is_token = attention_mask[:, -1] == 1
         for layer, before in zip(present, past_key_values, strict=True):

@@ -24,6 +24,7 @@ from onnx_fx_export.generation.trials import differ
 __all__ = ["SIGHT", "EmbeddingGraph", "Sense", "VisionLanguage", "body_of", "joined"]
 
 _IMAGES, _TYPES = "pixel_values", "token_type_ids"
+_BATCH, _NEW = 2, 3
 # So many tokens has the text that is read by model and graphs.
 _TRIED = 5
 _ROUNDING = {torch.float32: 1e-3, torch.float16: 3e-2}
@@ -142,15 +143,20 @@ class VisionLanguage(Decoder):
 
     def _read_by_graphs(self) -> list[torch.Tensor]:
         """Return the same as the graphs compute it."""
-        result, graph = [], EmbeddedDecoderGraph(self.model, last_logits=False, empty=self._empty)
+        result = []
         for trial, picture in zip(self._trials, self._pictures(self._several), strict=True):
             features = self._features_of(picture)
             embeds = EmbeddingGraph(self.model, self._image_token)(trial["input_ids"], features)["inputs_embeds"]
-            past = past_of(self.layers, 1, 0, self.model.dtype)
-            logits = graph(embeds, trial["attention_mask"], trial.get(_TYPES), past)["logits"]
-            assert isinstance(logits, torch.Tensor)
-            result += [features, logits]
+            result += [features, self._logits_of(embeds, trial)]
         return result
+
+    def _logits_of(self, embeds: torch.Tensor, trial: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Return what the decoder's graph makes of a trial, embedded."""
+        graph = EmbeddedDecoderGraph(self.model, last_logits=False, empty=self._empty)
+        past = past_of(self.layers, 1, 0, self.model.dtype)
+        logits = graph(embeds, trial["attention_mask"], trial.get(_TYPES), past)["logits"]
+        assert isinstance(logits, torch.Tensor)
+        return logits
 
     def _features_of(self, picture: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Return what the graph for images makes of one (tokens, width)."""
@@ -174,7 +180,7 @@ class VisionLanguage(Decoder):
         return InvalidArgumentError(
             f"{type(self.model).__name__} cannot be written: so far only models are supported that read pixels of "
             "images, of one size, with their sizes as Pixtral does or in tiles as LLaVA-NeXT does, or patches on grids "
-            f"as Qwen2-VL does: {why}."
+            f"as Qwen2-VL does or in rows as LFM2-VL does: {why}."
         )
 
     def _images(self, count: int) -> torch.Tensor:
@@ -186,19 +192,19 @@ class VisionLanguage(Decoder):
         return images.to(self.model.dtype)
 
     def parts(self, *, last_logits: bool) -> list[Part]:
-        """Return the three graphs."""
-        (decoder,) = super().parts(last_logits=last_logits)
-        tokens, text = decoder.args[0], decoder.dynamic_shapes[0]
-        ids = torch.full_like(tokens, self._image_token)
+        """Return the three graphs, and that for prompts if there is one."""
+        *prompts, decoder = super().parts(last_logits=last_logits)
+        ids = torch.full((_BATCH, _NEW), self._image_token)
         embedding = Part(
             EMBEDDING_FILE,
             EmbeddingGraph(self.model, self._image_token),
             (ids, torch.zeros(ids.numel(), self._width, dtype=self.model.dtype)),
-            (text, {0: "image_token_count"}),
+            ({0: "batch_size", 1: "sequence_length"}, {0: "image_token_count"}),
             ["input_ids", self.sense.features],
         )
-        embeds = torch.zeros(*tokens.shape, self._width, dtype=self.model.dtype)
-        return [self._vision(), embedding, self._decoder(decoder, embeds, last_logits=last_logits)]
+        embeds = torch.zeros(*decoder.args[0].shape, self._width, dtype=self.model.dtype)
+        decoder = self._decoder(decoder, embeds, last_logits=last_logits)
+        return [self._vision(), embedding, *map(self._prompt, prompts), decoder]
 
     def _vision(self) -> Part:
         # Models make a list of the images that they are given, whose length no graph can leave open.
@@ -212,6 +218,10 @@ class VisionLanguage(Decoder):
         types = (torch.zeros_like(mask), total) if self._takes_types else (None, None)
         graph = EmbeddedDecoderGraph(self.model, last_logits=last_logits, empty=self._empty)
         return Part(decoder.file, graph, (embeds, mask, types[0], past), (text, total, types[1], kept))
+
+    def _prompt(self, prompt: Part) -> Part:
+        """Return the graph for prompts that reads embeddings where one of a model with states reads tokens."""
+        raise NotImplementedError
 
     def config(self) -> dict[str, Any]:
         """Return ``genai_config.json``."""
