@@ -13,7 +13,7 @@ import sympy
 import torch
 
 from onnx_fx_export.sizes.asked_in_code import warn_of_small_sizes
-from onnx_fx_export.sizes.layout_guards import conditions_on_layout
+from onnx_fx_export.sizes.layout_guards import answers_without_guards, conditions_on_layout
 from onnx_fx_export.sizes.questions import SizeQuestion, conditions_for_small_sizes
 from onnx_fx_export.sizes.small import TriedSizes, least_sizes, sizes_tried
 from onnx_fx_export.sizes.trial_runs import TrialRuns, user_values
@@ -75,6 +75,7 @@ class SizeFacts:
             return cls(tried=sizes_tried(trials, specs))
         conditions, apart = conditions_for_small_sizes(trials, specs, questions)
         layout = conditions_on_layout(trials, specs, questions)
+        conditions += answers_without_guards(trials.program, specs, questions, layout)
         # Without lines apart both were compared at size 1.
         asked = [question for question in questions if apart or not question.is_about_small_sizes]
         return cls(conditions, apart, layout, least_sizes(trials, specs), sizes_tried(trials, specs, asked))

@@ -14,7 +14,7 @@ from onnx_fx_export.sizes.trial_runs import TrialRuns, plain
 from onnx_fx_export.torch_private import FloorDiv
 from onnxops_decomp.exporting import AtenTrait, at_sizes, has_aten_trait
 
-__all__ = ["conditions_on_layout"]
+__all__ = ["answers_without_guards", "conditions_on_layout"]
 
 # What says itself which sizes it gives.
 _RESHAPING = ("reshape", "view", "_unsafe_view")
@@ -48,6 +48,51 @@ def conditions_on_layout(
     about_layout = {*kept.values()}
     others = [guard for guard in sizes.final_guards() if guard not in about_layout]
     return [text for text, guard in kept.items() if guard not in tried or _means_nothing(guard, others, trials, sizes)]
+
+
+def answers_without_guards(
+    program: torch.export.ExportedProgram,
+    specs: Sequence[Mapping[int, Any]],
+    questions: Collection[SizeQuestion],
+    meaningless: Collection[str],
+) -> list[sympy.Rel]:
+    """Return the answers to what the model's code asked that do not follow from what a program takes for granted.
+
+    ``x = pad(x, [0, -n % 3])[:n]`` lets torch note that ``-n % 3`` is 0, as it is for the example, which only says how
+    tensors lie in memory; an ``if -n % 3:`` behind it is answered from that, without a guard of its own. So is
+    ``n * m > 6`` where ``n`` is 4 or more, as torch takes ``m`` for 2 or more.
+
+    Args:
+        program: The program.
+        specs: Declared dimensions of each leaf of the example.
+        questions: What the model's code asked.
+        meaningless: Texts of the guards that mean nothing for the model.
+    """
+    sizes, about_layout = Sizes.of(program, specs), layout_guards(program)
+    dropped = {about_layout[text] for text in meaningless}
+    left = [guard for guard in sizes.final_guards() if guard not in dropped]
+    own = {_canonical(guard) for guard in left}
+    # What small sizes alone answer otherwise is tried with the model.
+    known = sizes.known(question for question in questions if question.is_of_model and question.is_guarded)
+    small = {question.relation for question in sizes.decisive(known)}
+    asked = {_canonical(question.relation): question.relation for question in known if question.relation not in small}
+    return [relation for key, relation in asked.items() if key not in own and _fails(relation, left, sizes)]
+
+
+def _fails(relation: sympy.Rel, guards: Sequence[sympy.Basic], sizes: Sizes) -> bool:
+    """Tell whether a relation does not hold at some sizes that keep conditions; one size at a time is changed."""
+    numbers = {int(number) for number in relation.atoms(sympy.Integer)}
+    compared = {number + step for number in numbers for step in (-1, 0, 1)}
+    for symbol in sorted(relation.free_symbols, key=str):
+        hint, least = sizes.hints[symbol], max(1, sizes.smallest[symbol])
+        for size in {*range(1, hint + _MOST_MORE), 2 * hint + 1, 3 * hint, *compared}:
+            changed = {symbol: size}
+            if size < least or at_sizes(relation, {**sizes.hints, **changed}) != sympy.false:
+                continue
+            point = sizes.near(changed, guards)
+            if point is not None and at_sizes(relation, point) == sympy.false:
+                return True
+    return False
 
 
 def _computes_with_quotients(program: torch.export.ExportedProgram) -> bool:

@@ -1,0 +1,44 @@
+"""Answers about sizes that torch draws from others, and not from a guard, are conditions of a program."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from onnx_fx_export import InvalidArgumentError, export
+
+
+class PadsAndAsks(torch.nn.Module):
+    def forward(self, x):
+        rest = -x.shape[1] % 3
+        x = F.pad(x, (0, 0, 0, rest))[:, : x.shape[1]]
+        if rest:
+            x = x[:, :1] * 2
+        return x + 1
+
+
+class AsksForAllElements(torch.nn.Module):
+    def forward(self, x):
+        if x.shape[1] > 3:
+            x = x * 2
+        return x.relu() if x.shape[0] * x.shape[1] > 6 else x
+
+
+@pytest.mark.parametrize("steps", [3, 4])
+@pytest.mark.parametrize("model", [PadsAndAsks(), AsksForAllElements()], ids=lambda model: type(model).__name__)
+def test_an_answer_that_torch_draws_from_others_is_a_condition(model: torch.nn.Module, steps: int) -> None:
+    """That of how tensors lie in memory, or of sizes of 2 and more: it leaves no guard of its own."""
+    program = export(model, (torch.randn(2, steps, 4),), dynamic_shapes=({0: "rows", 1: "steps"},))
+    right = 0
+    for rows, size in itertools.product(range(1, 4), range(1, 10)):
+        x = torch.randn(rows, size, 4)
+        try:
+            result = program(x)
+        except InvalidArgumentError:
+            continue
+        torch.testing.assert_close(result, model(x))
+        right += 1
+    assert right >= 8
