@@ -27,11 +27,33 @@ class AsksForAllElements(torch.nn.Module):
         return x.relu() if x.shape[0] * x.shape[1] > 6 else x
 
 
+class AsksForBoth(torch.nn.Module):
+    def forward(self, x):
+        return x * 2 if x.shape[:2] == (2, 5) else x
+
+
+class CutsWhatIsLongEnough(torch.nn.Module):
+    def forward(self, x):
+        if x.shape[1] >= 2 * x.shape[0]:
+            return x[:, :4].sum(1, keepdim=True) + x[:, :4].shape[1]
+        return x
+
+
+class TurnsWhatHasSeveral(torch.nn.Module):
+    def forward(self, x):
+        return x.flip(1) if sum(x.shape[:2]) > 3 else x
+
+
+MODELS = [PadsAndAsks(), AsksForAllElements(), AsksForBoth(), CutsWhatIsLongEnough(), TurnsWhatHasSeveral()]
+
+
 @pytest.mark.parametrize("steps", [3, 4])
-@pytest.mark.parametrize("model", [PadsAndAsks(), AsksForAllElements()], ids=lambda model: type(model).__name__)
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: type(model).__name__)
 def test_an_answer_that_torch_draws_from_others_is_a_condition(model: torch.nn.Module, steps: int) -> None:
     """That of how tensors lie in memory, or of sizes of 2 and more: it leaves no guard of its own."""
-    program = export(model, (torch.randn(2, steps, 4),), dynamic_shapes=({0: "rows", 1: "steps"},))
+    # What has two rows, torch would take for the only number of them.
+    example = torch.randn(3 if isinstance(model, AsksForBoth) else 2, steps, 4)
+    program = export(model, (example,), dynamic_shapes=({0: "rows", 1: "steps"},))
     right = 0
     for rows, size in itertools.product(range(1, 4), range(1, 10)):
         x = torch.randn(rows, size, 4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -9,7 +10,8 @@ import sympy
 import torch
 
 from onnx_fx_export.sizes.layout import depends_on_layout, layout_guards
-from onnx_fx_export.sizes.questions import SizeQuestion, Sizes, calls_function
+from onnx_fx_export.sizes.questions import SizeQuestion, Sizes, sliced
+from onnx_fx_export.sizes.small import calls_function
 from onnx_fx_export.sizes.trial_runs import TrialRuns, plain
 from onnx_fx_export.torch_private import FloorDiv
 from onnxops_decomp.exporting import AtenTrait, at_sizes, has_aten_trait
@@ -20,6 +22,8 @@ __all__ = ["answers_without_guards", "conditions_on_layout"]
 _RESHAPING = ("reshape", "view", "_unsafe_view")
 # Sizes up to so many more are tried.
 _MOST_MORE = 6
+# So many of each are tried where two change.
+_MOST_OF_TWO = 8
 
 
 def conditions_on_layout(
@@ -56,7 +60,7 @@ def answers_without_guards(
     questions: Collection[SizeQuestion],
     meaningless: Collection[str],
 ) -> list[sympy.Rel]:
-    """Return the answers to what the model's code asked that do not follow from what a program takes for granted.
+    """Return the answers to what code asked, and slices left, that do not follow from what a program takes for granted.
 
     ``x = pad(x, [0, -n % 3])[:n]`` lets torch note that ``-n % 3`` is 0, as it is for the example, which only says how
     tensors lie in memory; an ``if -n % 3:`` behind it is answered from that, without a guard of its own. So is
@@ -73,23 +77,35 @@ def answers_without_guards(
     left = [guard for guard in sizes.final_guards() if guard not in dropped]
     own = {_canonical(guard) for guard in left}
     # What small sizes alone answer otherwise is tried with the model.
-    known = sizes.known(question for question in questions if question.is_of_model and question.is_guarded)
+    of_model = [question for question in questions if question.is_of_model and question.is_guarded]
+    given = [question for question in sliced(program) if at_sizes(question.relation, sizes.hints) == sympy.true]
+    known = sizes.known([*of_model, *given])
     small = {question.relation for question in sizes.decisive(known)}
     asked = {_canonical(question.relation): question.relation for question in known if question.relation not in small}
     return [relation for key, relation in asked.items() if key not in own and _fails(relation, left, sizes)]
 
 
 def _fails(relation: sympy.Rel, guards: Sequence[sympy.Basic], sizes: Sizes) -> bool:
-    """Tell whether a relation does not hold at some sizes that keep conditions; one size at a time is changed."""
+    """Tell whether a relation does not hold at some sizes that keep conditions.
+
+    One or two are changed, and the others are those of the example or the smallest ones.
+    """
     numbers = {int(number) for number in relation.atoms(sympy.Integer)}
     compared = {number + step for number in numbers for step in (-1, 0, 1)}
+    tried: dict[sympy.Symbol, list[int]] = {}
     for symbol in sorted(relation.free_symbols, key=str):
         hint, least = sizes.hints[symbol], max(1, sizes.smallest[symbol])
-        for size in {*range(1, hint + _MOST_MORE), 2 * hint + 1, 3 * hint, *compared}:
-            changed = {symbol: size}
-            if size < least or at_sizes(relation, {**sizes.hints, **changed}) != sympy.false:
-                continue
-            point = sizes.near(changed, guards)
+        chosen = {*range(1, hint + _MOST_MORE), 2 * hint + 1, 3 * hint, *compared}
+        tried[symbol] = sorted(size for size in chosen if size >= least)
+    changes = [{symbol: size} for symbol, several in tried.items() for size in several]
+    if len(tried) == 2:
+        short = (several[:_MOST_OF_TWO] for several in tried.values())
+        changes += [dict(zip(tried, pair, strict=True)) for pair in itertools.product(*short)]
+    smallest = {symbol: max(1, size) for symbol, size in sizes.smallest.items()}
+    for changed, others in itertools.product(changes, ({}, smallest)):
+        wanted = {**others, **changed}
+        if at_sizes(relation, {**sizes.hints, **wanted}) == sympy.false:
+            point = sizes.near(wanted, guards)
             if point is not None and at_sizes(relation, point) == sympy.false:
                 return True
     return False

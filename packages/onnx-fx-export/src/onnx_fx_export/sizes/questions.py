@@ -43,11 +43,11 @@ from onnxops_decomp.exporting import (
 __all__ = [
     "SizeQuestion",
     "Sizes",
-    "calls_function",
     "computed_one",
     "conditions_for_small_sizes",
     "noted_questions",
     "of_one_name",
+    "sliced",
     "warn_of_squeezed_data",
 ]
 
@@ -59,19 +59,6 @@ _RELATIONS: dict[str, tuple[type[sympy.Rel], type[sympy.Rel]]] = {
     "__gt__": (sympy.Gt, sympy.Le),
     "__ge__": (sympy.Ge, sympy.Lt),
 }
-# SymPy functions that are operators of Python.
-_ARITHMETIC = (
-    "And",
-    "Not",
-    "Or",
-    "FloorDiv",
-    "FloatTrueDiv",
-    "IntTrueDiv",
-    "Mod",
-    "ModularIndexing",
-    "PythonMod",
-    "ToFloat",
-)
 _LARGE = 1009
 # A comparison of more sizes than this keeps its condition without a look at each combination.
 _MOST_SYMBOLS = 4
@@ -256,12 +243,6 @@ def _squeezed(program: torch.export.ExportedProgram, *, used: bool = True) -> It
                 yield SizeQuestion(sympy.Ne(plain(shape[axis]), 1), source_line(node) or str(node))
 
 
-def calls_function(guard: sympy.Basic) -> bool:
-    """Tell whether a condition has more than arithmetic in it."""
-    functions = guard.atoms(sympy.core.function.Application)
-    return any(type(function).__name__ not in _ARITHMETIC for function in functions)
-
-
 def warn_of_squeezed_data(program: torch.export.ExportedProgram) -> None:
     """Warn of dimensions whose size the data decides and that ``squeeze`` is asked to remove."""
     kept = [question for question in _squeezed(program) if any(map(is_decided_by_data, question.relation.free_symbols))]
@@ -272,7 +253,7 @@ def warn_of_squeezed_data(program: torch.export.ExportedProgram) -> None:
         )
 
 
-def _sliced(program: torch.export.ExportedProgram) -> Iterator[SizeQuestion]:
+def sliced(program: torch.export.ExportedProgram) -> Iterator[SizeQuestion]:
     """Yield what torch takes for granted of the sizes that slices and ranges leave.
 
     ``x[:2]`` has 2 rows if ``x`` has 2 or more, and ``x[2 * n :]`` none if ``n`` is 2 or more and ``x`` has 3. The
@@ -374,7 +355,7 @@ def conditions_for_small_sizes(
     unguarded = [question for question in sizes.known(questions) if not question.is_guarded]
     assumed = [
         *(question for question in unguarded if not _agrees_elsewhere(trials, sizes, question)),
-        *sizes.decisive((*_squeezed(program), *_sliced(program), *_recurrent(program))),
+        *sizes.decisive((*_squeezed(program), *sliced(program), *_recurrent(program))),
         *_copied(program, sizes),
     ]
     at_one = [question for question in asked if not question.holds(sizes.smallest, 1)]
@@ -566,6 +547,18 @@ def _agrees_elsewhere(trials: TrialRuns, sizes: Sizes, question: SizeQuestion) -
     return point is None or (trials.possible and trials.run(point)[1])
 
 
+def _of_several(
+    sizes: Sizes, questions: Sequence[SizeQuestion], guards: Sequence[sympy.Basic]
+) -> Iterator[Mapping[sympy.Symbol, sympy.Integer]]:
+    """Yield the small sizes at which questions about two of them have another answer."""
+    for relation in dict.fromkeys(each.relation for each in questions if len(each.relation.free_symbols) == 2):
+        for pair in itertools.product((1, 2, 3), repeat=2):
+            wanted = dict(zip(sorted(relation.free_symbols, key=str), pair, strict=True))
+            point = sizes.near(wanted, guards)
+            if point is not None and at_sizes(relation, point) == sympy.false:
+                yield point
+
+
 def _agrees_at_one(
     trials: TrialRuns,
     sizes: Sizes,
@@ -586,6 +579,8 @@ def _agrees_at_one(
     together = sizes.near(dict.fromkeys(every, 1), guards[0])
     # Sizes that the program refuses need no comparison, but a size that was asked about needs one.
     if together is not None and not run(together)[1]:
+        return False
+    if not all(run(point)[1] for point in _of_several(sizes, questions, guards[0]) if point != together):
         return False
     for group in (group for group in dimensions if {*group} & asked & every):
         taken, possible = (sizes.near(dict.fromkeys(group, 1), each) for each in guards)

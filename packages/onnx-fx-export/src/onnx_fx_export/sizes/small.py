@@ -22,7 +22,6 @@ from onnx_fx_export.sizes.layout import depends_on_layout, layout_guards
 from onnx_fx_export.sizes.questions import (
     SizeQuestion,
     Sizes,
-    calls_function,
     computed_one,
     of_one_name,
 )
@@ -33,12 +32,26 @@ from onnxops_decomp.exporting import at_sizes
 __all__ = [
     "TriedSizes",
     "as_hints",
+    "calls_function",
     "larger_sizes",
     "least_sizes",
     "sizes_tried",
     "takes_declared_sizes",
 ]
 
+# SymPy functions that are operators of Python.
+_ARITHMETIC = (
+    "And",
+    "Not",
+    "Or",
+    "FloorDiv",
+    "FloatTrueDiv",
+    "IntTrueDiv",
+    "Mod",
+    "ModularIndexing",
+    "PythonMod",
+    "ToFloat",
+)
 # Larger sizes are not left out by torch's assumption alone.
 MOST_LEFT_OUT = 3
 # Sizes up to which one is looked for that makes a computed size 1, and how many such points are tried.
@@ -75,6 +88,12 @@ class TriedSizes:
     far: Sequence[Mapping[str, int]] = ()
 
 
+def calls_function(guard: sympy.Basic) -> bool:
+    """Tell whether a condition has more than arithmetic in it."""
+    functions = guard.atoms(sympy.core.function.Application)
+    return any(type(function).__name__ not in _ARITHMETIC for function in functions)
+
+
 def as_hints(declared: Any) -> Any:
     """Return declared dimensions without the promise that torch can prove the model right for each of their sizes.
 
@@ -98,25 +117,36 @@ def _is_bounded(dim: Any) -> bool:
     return isinstance(dim.max, int) and dim.max < _UNBOUNDED
 
 
-def least_sizes(trials: TrialRuns, specs: Sequence[Mapping[int, Any]]) -> dict[str, int]:
+def least_sizes(
+    trials: TrialRuns, specs: Sequence[Mapping[int, Any]], questions: Collection[SizeQuestion] = ()
+) -> dict[str, int]:
     """Return for each symbol of which small sizes were left out needlessly the least size that is right.
 
     Args:
         trials: Runs the model and what was captured of it.
         specs: Declared dimensions of each leaf of the example.
+        questions: What the model's code asked. Where it is answered otherwise and there are other dimensions, an
+            agreement shows nothing for other sizes of these.
 
     Warns:
         UserWarning: If the model takes smaller sizes than the program.
     """
     program, sizes = trials.program, Sizes.of(trials.program, specs)
-    left_out = _left_out(program, sizes, of_one_name(program, specs))
+    dimensions = of_one_name(program, specs)
+    left_out = _left_out(program, sizes, dimensions)
     if not left_out or not trials.possible:
         return {}
     trial = _Nearby(trials, sizes)
+    known = sizes.known(question for question in questions if question.is_of_model and question.is_guarded)
+    relations = [each.relation for each in known if len(dimensions) > 1 and len(each.relation.free_symbols) == 1]
+
+    def asked(symbols: Collection[sympy.Symbol], size: int) -> bool:
+        return any(at_sizes(relation, dict.fromkeys(symbols, size)) == sympy.false for relation in relations)
+
     result: dict[sympy.Symbol, int] = {}
     for symbols, assumed in left_out.items():
         least, lowest = assumed, max(1, *(sizes.smallest[symbol] for symbol in symbols))
-        while least > lowest and trial.agrees(dict.fromkeys(symbols, least - 1)):
+        while least > lowest and not asked(symbols, least - 1) and trial.agrees(dict.fromkeys(symbols, least - 1)):
             least -= 1
         if least < assumed:
             result.update(dict.fromkeys(symbols, least))
