@@ -13,9 +13,8 @@ import sympy
 import torch
 
 from onnx_fx_export.sizes.asked_in_code import warn_of_small_sizes
-from onnx_fx_export.sizes.layout import layout_guards
 from onnx_fx_export.sizes.layout_guards import answers_without_guards, conditions_on_layout
-from onnx_fx_export.sizes.questions import SizeQuestion, Sizes, conditions_for_small_sizes
+from onnx_fx_export.sizes.questions import SizeQuestion, conditions_for_small_sizes
 from onnx_fx_export.sizes.small import TriedSizes, least_sizes, sizes_tried
 from onnx_fx_export.sizes.trial_runs import TrialRuns, user_values
 
@@ -73,27 +72,10 @@ class SizeFacts:
             UserWarning: If the program is not right for size 1 of a dynamic dimension.
         """
         if questions is None:
-            # What the code asked Dynamo is not known: it may be anything that is taken for granted.
-            small, asked = _doubts(trials, specs)
-            conditions, apart = conditions_for_small_sizes(trials, specs, small)
-            return cls(conditions, apart, tried=sizes_tried(trials, specs, asked))
+            return cls(tried=sizes_tried(trials, specs))
         conditions, apart = conditions_for_small_sizes(trials, specs, questions)
         layout = conditions_on_layout(trials, specs, questions)
         conditions += answers_without_guards(trials.program, specs, questions, layout)
         # Without lines apart both were compared at size 1.
         asked = [question for question in questions if apart or not question.is_about_small_sizes]
         return cls(conditions, apart, layout, least_sizes(trials, specs, questions), sizes_tried(trials, specs, asked))
-
-
-def _doubts(trials: TrialRuns, specs: Sequence[Mapping[int, Any]]) -> tuple[list[SizeQuestion], list[SizeQuestion]]:
-    """Return what the code of the model may have asked, where it begins: whether sizes are 0 or 1, and all guards."""
-    code = getattr(type(trials.model).forward, "__code__", None)
-    place = type(trials.model).__name__ if code is None else f"{code.co_filename}:{code.co_firstlineno}"
-    sizes = Sizes.of(trials.program, specs)
-    guards = sizes.final_guards()
-    open_ones = [symbol for symbol in sizes.hints if sizes.near({symbol: 1}, guards) is not None]
-    relations = (relation for symbol in open_ones for relation in (sympy.Ne(symbol, 1), sympy.Ge(symbol, 1)))
-    about_layout = {*layout_guards(trials.program).values()}
-    asked = [guard for guard in guards if guard not in about_layout and isinstance(guard, sympy.Rel)]
-    small, large = ([SizeQuestion(each, place) for each in several] for several in (relations, asked))
-    return small, large

@@ -77,7 +77,9 @@ def answers_without_guards(
     left = [guard for guard in sizes.final_guards() if guard not in dropped]
     own = {_canonical(guard) for guard in left}
     # What small sizes alone answer otherwise is tried with the model.
-    of_model = [question for question in questions if question.is_of_model and question.is_guarded]
+    of_model = [
+        question for question in questions if question.is_of_model and question.is_guarded and question.is_decided
+    ]
     given = [question for question in sliced(program) if at_sizes(question.relation, sizes.hints) == sympy.true]
     known = sizes.known([*of_model, *given])
     small = {question.relation for question in sizes.decisive(known)}

@@ -22,7 +22,9 @@ import sympy
 import torch
 
 from onnx_fx_export.origin import source_line
+from onnx_fx_export.sizes.conversions import noted_truths
 from onnx_fx_export.sizes.layout import layout_guards, noticed_copies
+from onnx_fx_export.sizes.size_one import computed_one
 from onnx_fx_export.sizes.trial_runs import TrialRuns, as_plain, plain, used_nodes, user_values
 from onnx_fx_export.torch_private import (
     guards_of,
@@ -43,7 +45,6 @@ from onnxops_decomp.exporting import (
 __all__ = [
     "SizeQuestion",
     "Sizes",
-    "computed_one",
     "conditions_for_small_sizes",
     "noted_questions",
     "of_one_name",
@@ -69,8 +70,6 @@ _SQUEEZES = frozenset(
 )
 # Calls that squeeze their own results.
 _SQUEEZED_RESULTS = ("corrcoef", "cov")
-# How torch says that a size is not 1.
-_NOT_ONE = ((sympy.Ne, 1), (sympy.Ge, 2), (sympy.Gt, 1))
 # Sizes below are tried where a copy may be a view.
 _SMALL = 17
 # So many sizes may follow from one that becomes 1.
@@ -87,12 +86,14 @@ class SizeQuestion:
         place: Where the comparison stands.
         is_guarded: Whether torch notes by itself where the answer differs at sizes of 2 and more.
         is_of_model: Whether the code of the model asks, and not torch by itself.
+        is_decided: Whether the answer was made a truth value, and not kept as a number of the graph.
     """
 
     relation: sympy.logic.boolalg.Boolean
     place: str
     is_guarded: bool = True
     is_of_model: bool = True
+    is_decided: bool = True
 
     def holds(self, smallest: Mapping[sympy.Symbol, int], *sizes: int) -> bool:
         """Tell whether the answer is the same at these sizes, as far as they are allowed, and at large ones."""
@@ -156,9 +157,10 @@ def noted_questions() -> Iterator[list[SizeQuestion]]:
         return answer
 
     comparisons = [(torch.SymInt, name, noting(name)) for name in _RELATIONS]
-    with replaced([*comparisons, (torch.Tensor, "is_contiguous", is_contiguous), (torch.Tensor, "stride", stride)]):
+    of_tensors = (torch.Tensor, "is_contiguous", is_contiguous), (torch.Tensor, "stride", stride)
+    with replaced([*comparisons, *of_tensors]), noted_truths() as decided:
         yield questions
-    questions.extend(found)
+    questions.extend(dataclasses.replace(each, is_decided=each.relation.canonical in decided) for each in found)
 
 
 _TORCH = Path(torch.__file__).parent
@@ -380,15 +382,6 @@ def conditions_for_small_sizes(
             "it does not occur; otherwise export the model a second time for size 1."
         )
     return [question.relation for question in (*asked, *assumed)], lines
-
-
-def computed_one(guard: sympy.Basic) -> sympy.Expr | None:
-    """Return the size that a condition of torch's own says is not 1, if that is computed from others."""
-    if not isinstance(guard, sympy.Rel) or not any(side in (1, 2) for side in guard.args):
-        return None
-    relation = guard.canonical
-    excludes = (type(relation), int(relation.rhs)) in _NOT_ONE if relation.rhs.is_Integer else False
-    return relation.lhs if excludes and not relation.lhs.is_Symbol else None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,14 +9,26 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import sympy
 import torch
 from torch.utils import _pytree as pytree
 
 from onnx_fx_export.torch_private import guard_texts
 
-__all__ = ["excludes_one", "is_about_one", "same_operations"]
+__all__ = ["computed_one", "excludes_one", "is_about_one", "same_operations"]
 
+# How torch says that a size is not 1.
+_NOT_ONE = ((sympy.Ne, 1), (sympy.Ge, 2), (sympy.Gt, 1))
 _ABOUT_ONE = re.compile(r"[^<>=!]*\)?\s*(>= 2|> 1|!= 1)$")
+
+
+def computed_one(guard: sympy.Basic) -> sympy.Expr | None:
+    """Return the size that a condition of torch's own says is not 1, if that is computed from others."""
+    if not isinstance(guard, sympy.Rel) or not any(side in (1, 2) for side in guard.args):
+        return None
+    relation = guard.canonical
+    excludes = (type(relation), int(relation.rhs)) in _NOT_ONE if relation.rhs.is_Integer else False
+    return relation.lhs if excludes and not relation.lhs.is_Symbol else None
 
 
 def is_about_one(condition: str) -> bool:

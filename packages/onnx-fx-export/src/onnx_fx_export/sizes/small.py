@@ -22,9 +22,9 @@ from onnx_fx_export.sizes.layout import depends_on_layout, layout_guards
 from onnx_fx_export.sizes.questions import (
     SizeQuestion,
     Sizes,
-    computed_one,
     of_one_name,
 )
+from onnx_fx_export.sizes.size_one import computed_one
 from onnx_fx_export.sizes.trial_runs import TrialRuns, as_plain
 from onnxops_core.exporting import warn_user
 from onnxops_decomp.exporting import at_sizes
@@ -137,7 +137,7 @@ def least_sizes(
     if not left_out or not trials.possible:
         return {}
     trial = _Nearby(trials, sizes)
-    known = sizes.known(question for question in questions if question.is_of_model and question.is_guarded)
+    known = sizes.known(each for each in questions if each.is_of_model and each.is_guarded and each.is_decided)
     relations = [each.relation for each in known if len(dimensions) > 1 and len(each.relation.free_symbols) == 1]
 
     def asked(symbols: Collection[sympy.Symbol], size: int) -> bool:
