@@ -17,30 +17,13 @@ from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.overrides import TorchFunctionMode
 
-from onnx_fx_export.sizes.trial_runs import as_plain
 from onnx_fx_export.torch_private import hint_of
 from onnxops_core.exporting import original, replaced
 from onnxops_decomp.exporting import class_of_numbers, helpers_of, homes_of
 
-__all__ = ["WrittenSizes", "noted_truths", "open_conversions"]
+__all__ = ["WrittenSizes", "open_conversions"]
 
 _RESHAPES = (torch.Tensor.view, torch.Tensor.reshape, torch.reshape)
-
-
-@contextlib.contextmanager
-def noted_truths() -> Iterator[set[sympy.Basic]]:
-    """Note the relations of which Python makes truth values in the body, each with its opposite, in canonical form."""
-    decided: set[sympy.Basic] = set()
-    usual_truth = original(torch.SymBool, "__bool__")
-
-    def truth(self: torch.SymBool) -> bool:
-        answer = bool(usual_truth(self))
-        relation = as_plain(self.node.expr)
-        decided.update(getattr(each, "canonical", each) for each in (relation, sympy.Not(relation)))
-        return answer
-
-    with replaced([(torch.SymBool, "__bool__", truth)]):
-        yield decided
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ import sympy
 import torch
 
 from onnx_fx_export.sizes.layout import depends_on_layout, layout_guards
-from onnx_fx_export.sizes.questions import SizeQuestion, Sizes, sliced
+from onnx_fx_export.sizes.questions import SizeQuestion, Sizes, answered, sliced
 from onnx_fx_export.sizes.small import calls_function
 from onnx_fx_export.sizes.trial_runs import TrialRuns, plain
 from onnx_fx_export.torch_private import FloorDiv
@@ -77,9 +77,7 @@ def answers_without_guards(
     left = [guard for guard in sizes.final_guards() if guard not in dropped]
     own = {_canonical(guard) for guard in left}
     # What small sizes alone answer otherwise is tried with the model.
-    of_model = [
-        question for question in questions if question.is_of_model and question.is_guarded and question.is_decided
-    ]
+    of_model = answered(program, questions)
     given = [question for question in sliced(program) if at_sizes(question.relation, sizes.hints) == sympy.true]
     known = sizes.known([*of_model, *given])
     small = {question.relation for question in sizes.decisive(known)}

@@ -22,7 +22,6 @@ import sympy
 import torch
 
 from onnx_fx_export.origin import source_line
-from onnx_fx_export.sizes.conversions import noted_truths
 from onnx_fx_export.sizes.layout import layout_guards, noticed_copies
 from onnx_fx_export.sizes.size_one import computed_one
 from onnx_fx_export.sizes.trial_runs import TrialRuns, as_plain, plain, used_nodes, user_values
@@ -45,6 +44,7 @@ from onnxops_decomp.exporting import (
 __all__ = [
     "SizeQuestion",
     "Sizes",
+    "answered",
     "conditions_for_small_sizes",
     "noted_questions",
     "of_one_name",
@@ -86,14 +86,12 @@ class SizeQuestion:
         place: Where the comparison stands.
         is_guarded: Whether torch notes by itself where the answer differs at sizes of 2 and more.
         is_of_model: Whether the code of the model asks, and not torch by itself.
-        is_decided: Whether the answer was made a truth value, and not kept as a number of the graph.
     """
 
     relation: sympy.logic.boolalg.Boolean
     place: str
     is_guarded: bool = True
     is_of_model: bool = True
-    is_decided: bool = True
 
     def holds(self, smallest: Mapping[sympy.Symbol, int], *sizes: int) -> bool:
         """Tell whether the answer is the same at these sizes, as far as they are allowed, and at large ones."""
@@ -158,9 +156,9 @@ def noted_questions() -> Iterator[list[SizeQuestion]]:
 
     comparisons = [(torch.SymInt, name, noting(name)) for name in _RELATIONS]
     of_tensors = (torch.Tensor, "is_contiguous", is_contiguous), (torch.Tensor, "stride", stride)
-    with replaced([*comparisons, *of_tensors]), noted_truths() as decided:
+    with replaced([*comparisons, *of_tensors]):
         yield questions
-    questions.extend(dataclasses.replace(each, is_decided=each.relation.canonical in decided) for each in found)
+    questions.extend(found)
 
 
 _TORCH = Path(torch.__file__).parent
@@ -382,6 +380,15 @@ def conditions_for_small_sizes(
             "it does not occur; otherwise export the model a second time for size 1."
         )
     return [question.relation for question in (*asked, *assumed)], lines
+
+
+def answered(program: torch.export.ExportedProgram, questions: Iterable[SizeQuestion]) -> list[SizeQuestion]:
+    """Return what the code of a model asked and went on by, without the comparisons that a graph computes itself."""
+    values = (node.meta.get("val") for node in program.graph.nodes if node.users)
+    kept = [as_plain(value.node.expr) for value in values if isinstance(value, torch.SymBool)]
+    own = {getattr(each, "canonical", each) for relation in kept for each in (relation, sympy.Not(relation))}
+    asked = (question for question in questions if question.is_of_model and question.is_guarded)
+    return [question for question in asked if getattr(question.relation, "canonical", question.relation) not in own]
 
 
 @dataclasses.dataclass(frozen=True)

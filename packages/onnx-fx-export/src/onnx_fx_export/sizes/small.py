@@ -22,6 +22,7 @@ from onnx_fx_export.sizes.layout import depends_on_layout, layout_guards
 from onnx_fx_export.sizes.questions import (
     SizeQuestion,
     Sizes,
+    answered,
     of_one_name,
 )
 from onnx_fx_export.sizes.size_one import computed_one
@@ -137,7 +138,7 @@ def least_sizes(
     if not left_out or not trials.possible:
         return {}
     trial = _Nearby(trials, sizes)
-    known = sizes.known(each for each in questions if each.is_of_model and each.is_guarded and each.is_decided)
+    known = sizes.known(answered(program, questions))
     relations = [each.relation for each in known if len(dimensions) > 1 and len(each.relation.free_symbols) == 1]
 
     def asked(symbols: Collection[sympy.Symbol], size: int) -> bool:
