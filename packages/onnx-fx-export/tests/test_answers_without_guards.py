@@ -64,3 +64,31 @@ def test_an_answer_that_torch_draws_from_others_is_a_condition(model: torch.nn.M
         torch.testing.assert_close(result, model(x))
         right += 1
     assert right >= 8
+
+
+class AsksForSeveral(torch.nn.Module):
+    def forward(self, x):
+        return x * 2 if x.shape[1] in (4, 5) else x - 1
+
+
+class AsksForNeither(torch.nn.Module):
+    def forward(self, x):
+        return x * 2 if not (x.shape[1] == 4 or x.shape[1] > 8) else x - 1
+
+
+@pytest.mark.parametrize("strategy", [None, "strict"])
+@pytest.mark.parametrize("steps", [6, 7, 9])
+@pytest.mark.parametrize("model", [AsksForSeveral(), AsksForNeither()], ids=lambda model: type(model).__name__)
+def test_an_answer_about_several_sizes_is_a_condition(model: torch.nn.Module, steps: int, strategy: str | None) -> None:
+    """Dynamo notes it as what does not hold."""
+    program = export(model, (torch.randn(3, steps, 4),), dynamic_shapes=({0: "rows", 1: "steps"},), strategy=strategy)
+    right = {steps: 0}
+    for rows, size in itertools.product(range(1, 4), range(1, 12)):
+        x = torch.randn(rows, size, 4)
+        try:
+            result = program(x)
+        except InvalidArgumentError:
+            continue
+        torch.testing.assert_close(result, model(x))
+        right[size] = right.get(size, 0) + 1
+    assert right[steps] == 3

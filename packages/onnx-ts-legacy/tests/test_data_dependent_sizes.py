@@ -166,8 +166,23 @@ def others_squeezed(x: Tensor) -> Tensor:
     return x.squeeze(1).squeeze([0, 1] if x.dim() == 1 else [1])
 
 
+def squeezed_copy(x: Tensor) -> Tensor:
+    return torch.squeeze_copy(x) * 2
+
+
+def covariance(x: Tensor) -> Tensor:
+    return torch.cov(x[:, 0])
+
+
+def correlation(x: Tensor) -> Tensor:
+    return torch.corrcoef(x[:, 0])
+
+
+SQUEEZING = [all_squeezed, first_squeezed, several_squeezed, squeezed_copy, covariance, correlation]
+
+
 @pytest.mark.parametrize("capture", [lambda f: f, torch.jit.script], ids=["traced", "scripted"])
-@pytest.mark.parametrize("function", [all_squeezed, first_squeezed, several_squeezed])
+@pytest.mark.parametrize("function", SQUEEZING)
 def test_a_dynamic_dimension_that_is_squeezed_is_told_of_with_its_line(function: Any, capture: Any) -> None:
     line = function.__code__.co_firstlineno + 1
 
@@ -176,7 +191,7 @@ def test_a_dynamic_dimension_that_is_squeezed_is_told_of_with_its_line(function:
 
 
 @pytest.mark.parametrize("capture", [lambda f: f, torch.jit.script], ids=["traced", "scripted"])
-@pytest.mark.parametrize("function", [all_squeezed, first_squeezed, several_squeezed])
+@pytest.mark.parametrize("function", SQUEEZING)
 def test_squeezing_a_dynamic_dimension_that_is_one_in_the_example_is_an_error(function: Any, capture: Any) -> None:
     line = function.__code__.co_firstlineno + 1
     place = rf"that is 1 in the example is squeezed.*test_data_dependent_sizes\.py:{line}"

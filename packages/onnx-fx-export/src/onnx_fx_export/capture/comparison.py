@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import sympy
@@ -16,11 +16,21 @@ from onnx_fx_export.sizes.questions import Sizes
 from onnx_fx_export.sizes.trial_runs import TrialRuns, in_order, plain, user_values
 from onnxops_decomp.exporting import Example, at_sizes
 
-__all__ = ["agree_at_other_sizes", "agrees_on_example", "compare_at_other_sizes", "holds_for_example"]
+__all__ = [
+    "agree_at_each_size",
+    "agree_at_other_sizes",
+    "agrees_on_example",
+    "compare_at_other_sizes",
+    "holds_for_example",
+]
 
 # Model and program are compared where sizes are so many times as large, and larger by so much.
 _COMPARED = ((1, 1), (1, 3), (2, 0), (3, 0))
 _SMALL = ((0, 2), (0, 3))
+# Sizes up to so much larger ones are compared where it is not known what the model's code asked.
+_MOST_MORE = 6
+# So many sizes are compared in all, and fewer of large programs: so many operators in all.
+_MOST_POINTS, _MOST_OPERATORS = 64, 1 << 14
 
 
 def compare_at_other_sizes(recorded: Recorded, run: Run) -> None:
@@ -45,13 +55,35 @@ def agree_at_other_sizes(trials: TrialRuns, sizes: Sizes) -> bool:
     return not sizes.hints or all(agrees for _, agrees in _compared(trials, sizes, (*_COMPARED, *_SMALL)))
 
 
+def agree_at_each_size(trials: TrialRuns, sizes: Sizes) -> bool:
+    """Tell whether both agree at each of the sizes around the example's, of one dimension at a time.
+
+    What code asks about sizes in another interpreter than Python's leaves no note, and not always a guard.
+    """
+    most = max(1, min(_MOST_POINTS, _MOST_OPERATORS // len(trials.program.graph.nodes)) // max(1, len(sizes.hints)))
+    wanted = [
+        {symbol: size}
+        for symbol, hint in sizes.hints.items()
+        for size in sorted({*range(1, hint + _MOST_MORE), 3 * hint}, key=lambda size: abs(size - hint))[:most]
+    ]
+    return all(agrees for _, agrees in _agreements(trials, sizes, wanted))
+
+
 def _compared(
     trials: TrialRuns, sizes: Sizes, changes: Sequence[tuple[int, int]]
 ) -> Iterator[tuple[Mapping[sympy.Symbol, sympy.Integer], bool]]:
     """Yield the sizes that the model takes, and whether the program gives the same there."""
+    wanted = [{symbol: factor * hint + more for symbol, hint in sizes.hints.items()} for factor, more in changes]
+    return _agreements(trials, sizes, wanted)
+
+
+def _agreements(
+    trials: TrialRuns, sizes: Sizes, wanted: Iterable[Mapping[sympy.Symbol, int]]
+) -> Iterator[tuple[Mapping[sympy.Symbol, sympy.Integer], bool]]:
+    """Yield the sizes near those wanted that the model takes, and whether the program gives the same there."""
     guards = sizes.final_guards()
-    for factor, more in changes:
-        point = sizes.near({symbol: factor * hint + more for symbol, hint in sizes.hints.items()}, guards)
+    for near in wanted:
+        point = sizes.near(near, guards)
         expected, right = trials.run(point) if point is not None else (None, False)
         if point is not None and expected is not None:
             yield point, right

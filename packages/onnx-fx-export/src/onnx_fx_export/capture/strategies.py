@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from onnx_fx_export.capture.autograd_function import SymbolicFunctionCall
-from onnx_fx_export.capture.comparison import agree_at_other_sizes, compare_at_other_sizes
+from onnx_fx_export.capture.comparison import agree_at_each_size, agree_at_other_sizes, compare_at_other_sizes
 from onnx_fx_export.capture.errors import capture_error, scripted_part_error
 from onnx_fx_export.capture.loops.strategy import Looped, compare_loops
 from onnx_fx_export.capture.measured_kernels import lacks_kernel, record_measured
@@ -271,8 +271,8 @@ def _record_strict(attempts: Attempts) -> Recorded:
         raise CaptureError(
             f"The strategy {STRICT.name!r} is refused: the symbolic method of an autograd.Function would be lost."
         )
-    # Dynamo computes by itself what Python would.
-    if not _agrees(attempts, recorded):
+    # Dynamo computes by itself what Python would, and answers by itself what the code asks about sizes.
+    if not _agrees(attempts, recorded, at_each_size=True):
         raise CaptureError(_OTHER_VALUES)
     return recorded
 
@@ -291,7 +291,7 @@ def _record_transforms(attempts: Attempts) -> Recorded:
     return recorded
 
 
-def _agrees(attempts: Attempts, recorded: Recorded) -> bool:
+def _agrees(attempts: Attempts, recorded: Recorded, *, at_each_size: bool = False) -> bool:
     """Tell whether what was captured gives the same as the model on the example and at other sizes.
 
     Also where that cannot be tried.
@@ -302,7 +302,12 @@ def _agrees(attempts: Attempts, recorded: Recorded) -> bool:
         return True
     with request.stage(TRIAL_RUNS):
         on_example = trials.agree_on_example() is not False
-        return on_example and agree_at_other_sizes(trials, Sizes.of(recorded.program, request.specs))
+        sizes = Sizes.of(recorded.program, request.specs)
+        return (
+            on_example
+            and agree_at_other_sizes(trials, sizes)
+            and (not at_each_size or agree_at_each_size(trials, sizes))
+        )
 
 
 def _record_scanned(attempts: Attempts) -> Recorded:

@@ -277,10 +277,8 @@ def _relation(fact: Any) -> str:
 def _says_something(text: str) -> bool:
     """Tell whether a text is a condition, and not one that holds for all sizes."""
     tree = parsed_size(text)
-    if isinstance(tree, ast.BoolOp) or tree is None:
-        return text != "True"
     if not isinstance(tree, ast.Compare):
-        return False
+        return not isinstance(tree, ast.Constant) and text != "True"
     symbols = {name: dimension_symbol(name) for name in names_in_size(tree)}
     try:
         left, right = (value_of_size(part, symbols) for part in (tree.left, tree.comparators[0]))

@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import itertools
 import operator
+import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -24,6 +25,7 @@ from onnxops_decomp.exporting import (
     Inventory,
     KeptContents,
     are_close,
+    code_names,
     fitted_lengths,
     gradient_mode,
     is_without_data,
@@ -35,6 +37,7 @@ from onnxops_decomp.exporting import (
 Around = Callable[[], contextlib.AbstractContextManager[Any]]
 # What a run puts in place of a tensor of the example; None for random numbers among the floats.
 Values = Callable[[torch.Tensor], torch.Tensor] | None
+_BAG = "embedding_bag"
 
 __all__ = ["TrialRuns", "TrialValues", "Values", "as_plain", "in_order", "plain", "used_nodes", "user_values"]
 
@@ -228,11 +231,16 @@ class TrialRuns:
         nearby, _ = self.run(sizes, values=lambda tensor: _nudged(values(tensor)))
         return nearby is not None and all(map(are_close, nearby, expected))
 
-    def _without_crashes(self) -> contextlib.AbstractContextManager[Any]:
-        """Refuse calls that end the process, where any are made: a mode makes each other operator much slower."""
+    def _without_crashes(self, inventory: Inventory) -> contextlib.AbstractContextManager[Any]:
+        """Refuse calls that end the process, where any may be made: a mode makes each other operator much slower.
+
+        At other sizes the model may make calls that the program does not have.
+        """
         graphs = (module.graph for module in self.program.graph_module.modules() if hasattr(module, "graph"))
-        has_bags = any("embedding_bag" in str(node.target) for graph in graphs for node in graph.nodes)
-        return WithoutEmptyBags() if has_bags else contextlib.nullcontext()
+        has_bags = any(_BAG in str(node.target) for graph in graphs for node in graph.nodes)
+        functions = (function for function in inventory.functions if isinstance(function, types.FunctionType))
+        may_have = has_bags or any(_BAG in code_names(function.__code__) for function in functions)
+        return WithoutEmptyBags() if may_have else contextlib.nullcontext()
 
     def _eager(self, call: Example, around: Around) -> tuple[list[Any], pytree.TreeSpec]:
         """Return the leaves of what the model gives for a call, and its structure; whatever it changes is put back.
@@ -244,7 +252,7 @@ class TrialRuns:
         with (
             kept_inventory(self.model, known) as inventory,
             gradient_mode(self.model),
-            self._without_crashes(),
+            self._without_crashes(inventory),
             _same_random_numbers(),
         ):
             self.inventories[:] = [inventory]

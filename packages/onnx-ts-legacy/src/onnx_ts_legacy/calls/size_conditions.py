@@ -30,6 +30,10 @@ _VIEWS = frozenset(
     )
 )
 
+_SQUEEZES = frozenset(("aten::squeeze", "aten::squeeze_", "aten::squeeze_copy"))
+# They give a number where their operand has one row.
+_SQUEEZED_RESULTS = frozenset(("aten::corrcoef", "aten::cov"))
+
 __all__ = ["chunk_conditions", "decided_conditions", "power_conditions", "squeeze_conditions"]
 
 
@@ -89,6 +93,8 @@ def power_conditions(context: ConversionContext, node: Any, number: TensorForm) 
 def squeeze_conditions(metadata: Metadata, node: Any, args: Sequence[Any]) -> list[str]:
     """Return on which sizes it depends that a dimension may be squeezed: the rank of the model's result is fixed.
 
+    None for calls that squeeze nothing.
+
     Raises:
         DynamicDimensionError: If it is 1 in the example, which would have another rank than the model's result.
 
@@ -98,8 +104,7 @@ def squeeze_conditions(metadata: Metadata, node: Any, args: Sequence[Any]) -> li
     self, *dims = map(frozen, args)
     if not isinstance(self, Tensor):
         return []
-    sizes = self.fake.shape
-    asked = dims[0] if dims and isinstance(dims[0], list) else dims or range(len(sizes))
+    sizes, asked = self.fake.shape, _squeezed_dims(node.kind(), dims, len(self.fake.shape))
     dynamic = [sizes[dim] for dim in asked if sizes and isinstance(dim, int) and not isinstance(sizes[dim], int)]
     if not dynamic:
         return []
@@ -121,6 +126,13 @@ def squeeze_conditions(metadata: Metadata, node: Any, args: Sequence[Any]) -> li
         "that are always 1 in squeeze(), or declare this one static."
     )
     return [f"{relation.lhs} != {relation.rhs}" for relation in relations] if checked else []
+
+
+def _squeezed_dims(kind: str, dims: Sequence[Any], rank: int) -> Sequence[Any]:
+    """Return the dimensions that a call squeezes where they are 1."""
+    if kind in _SQUEEZES:
+        return dims[0] if dims and isinstance(dims[0], list) else dims or range(rank)
+    return range(1) if kind in _SQUEEZED_RESULTS and rank == 2 else ()
 
 
 def decided_conditions(

@@ -205,8 +205,7 @@ def _convert_operator(context: ConversionContext, node: Any, args: Sequence[Any]
         if (pieces := counted_pieces(context, overload, args, count, source_line(node))) is not None:
             return pieces
     bound, keyword = split_arguments(overload, args)
-    if kind in ("aten::squeeze", "aten::squeeze_"):
-        context.conditions.update(dict.fromkeys(squeeze_conditions(context.metadata, node, bound), ""))
+    context.conditions.update(dict.fromkeys(squeeze_conditions(context.metadata, node, bound), ""))
     if kind in ("aten::chunk", "aten::unsafe_chunk"):
         context.conditions.update(dict.fromkeys(chunk_conditions(context.metadata, bound), source_line(node)))
     result = context.call(overload, bound, keyword)

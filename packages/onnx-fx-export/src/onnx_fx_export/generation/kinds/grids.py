@@ -116,9 +116,10 @@ class GridVisionLanguage(VisionLanguage):
         graph = PatchGraph(self.model, self._layout)
         return Part(VISION_FILE, graph, tuple(images.values()), shapes, reads_steps=False)
 
-    def _decoder(self, decoder: Part, embeds: torch.Tensor, *, last_logits: bool) -> Part:
-        _, mask, past = decoder.args
+    def _decoder(self, decoder: Part, *, last_logits: bool) -> Part:
+        tokens, mask, past = decoder.args
         text, total, kept = decoder.dynamic_shapes
+        embeds = torch.zeros(*tokens.shape, self._width, dtype=self.model.dtype)
         positions = torch.zeros(3, *embeds.shape[:2], dtype=torch.int64)
         args, shapes = (
             (embeds, mask, positions, past),

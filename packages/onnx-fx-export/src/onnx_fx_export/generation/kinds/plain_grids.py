@@ -33,8 +33,8 @@ class PlainGridVisionLanguage(GridVisionLanguage):
     def _logits_of(self, embeds: torch.Tensor, trial: Mapping[str, torch.Tensor]) -> torch.Tensor:
         return VisionLanguage._logits_of(self, embeds, trial)
 
-    def _decoder(self, decoder: Part, embeds: torch.Tensor, *, last_logits: bool) -> Part:
-        return VisionLanguage._decoder(self, decoder, embeds, last_logits=last_logits)
+    def _decoder(self, decoder: Part, *, last_logits: bool) -> Part:
+        return VisionLanguage._decoder(self, decoder, last_logits=last_logits)
 
     def config(self) -> dict[str, Any]:
         """Return ``genai_config.json``."""

@@ -11,7 +11,7 @@ import torch
 from onnx_fx_export.generation.caches import Cache
 from onnx_fx_export.generation.kinds.base import Kind, Part
 from onnx_fx_export.generation.kinds.grids import GridVisionLanguage, placed
-from onnx_fx_export.generation.kinds.recurrent import PromptGraph, Recurrent, StepGraph
+from onnx_fx_export.generation.kinds.recurrent import PROMPT_FILE, PromptGraph, Recurrent, StepGraph
 from onnx_fx_export.generation.kinds.shaped import ShapedVisionLanguage
 from onnx_fx_export.generation.kinds.vision_language import VisionLanguage
 
@@ -53,12 +53,10 @@ class _RecurrentSenses(VisionLanguage, Recurrent):
         del text
         return [torch.zeros(*tokens.shape, self._width, dtype=self.model.dtype)], []
 
-    def _prompt(self, prompt: Part) -> Part:
-        return self._part(prompt, self.prompt_graph(self.model))
-
-    def _decoder(self, decoder: Part, embeds: torch.Tensor, *, last_logits: bool) -> Part:
-        del embeds, last_logits  # a step reads one token
-        return self._part(decoder, self.step_graph(self.model))
+    def _decoder(self, decoder: Part, *, last_logits: bool) -> Part:
+        del last_logits  # a step reads one token
+        graph = self.prompt_graph if decoder.file == PROMPT_FILE else self.step_graph
+        return self._part(decoder, graph(self.model))
 
     def _part(self, part: Part, graph: torch.nn.Module) -> Part:
         """Return a part that reads embeddings where it reads tokens."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -10,7 +9,7 @@ import torch
 
 from onnx_fx_export.generation.config import VISION_FILE
 from onnx_fx_export.generation.kinds.base import Part
-from onnx_fx_export.generation.kinds.vision_language import SIGHT, VisionLanguage, body_of, joined
+from onnx_fx_export.generation.kinds.vision_language import SIGHT, OwnSizesVisionLanguage, body_of, joined
 
 __all__ = ["ShapedVisionLanguage"]
 
@@ -21,22 +20,12 @@ _TRIED = ((2, 3), (1, 1), (4, 2))
 _FEWEST, _MOST = 2, 1 << 16
 
 
-class ShapedVisionLanguage(VisionLanguage):
+class ShapedVisionLanguage(OwnSizesVisionLanguage):
     """Models whose images have any size. Their graph reads one of them, without most of the padding of a batch."""
 
-    parameters: ClassVar = VisionLanguage.parameters | {_SHAPES, _PARTS}
+    parameters: ClassVar = OwnSizesVisionLanguage.parameters | {_SHAPES, _PARTS}
     names_of_images: tuple[str, ...] = (_IMAGES, _SHAPES, _PARTS)
     _several = len(_TRIED)
-
-    @functools.cached_property
-    def _apart(self) -> bool:
-        """No, as a look at one image tells."""
-        try:
-            with torch.no_grad():
-                self._features_of(self._pictures(1)[0])
-        except Exception as error:  # whatever a model raises that needs more than images
-            raise self._refused(str(error)) from error
-        return False
 
     @property
     def _merge(self) -> int:

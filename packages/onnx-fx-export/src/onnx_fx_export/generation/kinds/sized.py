@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -10,7 +9,7 @@ import torch
 
 from onnx_fx_export.generation.config import VISION_FILE
 from onnx_fx_export.generation.kinds.base import Part
-from onnx_fx_export.generation.kinds.vision_language import SIGHT, VisionLanguage, body_of, joined
+from onnx_fx_export.generation.kinds.vision_language import SIGHT, OwnSizesVisionLanguage, body_of, joined
 
 __all__ = ["SizedVisionLanguage"]
 
@@ -21,22 +20,12 @@ _TRIED = ((2, 3), (4, 2), (3, 3))
 _FEWEST, _MOST = 2, 1 << 16
 
 
-class SizedVisionLanguage(VisionLanguage):
+class SizedVisionLanguage(OwnSizesVisionLanguage):
     """Models whose images have any size. Their graph reads one of them, without the padding that a batch has."""
 
-    parameters: ClassVar = VisionLanguage.parameters | {_SIZES}
+    parameters: ClassVar = OwnSizesVisionLanguage.parameters | {_SIZES}
     names_of_images: tuple[str, ...] = (_IMAGES, _SIZES)
     _several = len(_TRIED)
-
-    @functools.cached_property
-    def _apart(self) -> bool:
-        """No, as a look at one image tells."""
-        try:
-            with torch.no_grad():
-                self._features_of(self._pictures(1)[0])
-        except Exception as error:  # whatever a model raises that needs more than images
-            raise self._refused(str(error)) from error
-        return False
 
     @property
     def _unit(self) -> int:

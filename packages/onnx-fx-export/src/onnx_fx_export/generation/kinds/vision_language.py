@@ -21,7 +21,7 @@ from onnx_fx_export.generation.kinds.base import Batch, Part, Tokens
 from onnx_fx_export.generation.kinds.decoder import CachedGraph, Decoder
 from onnx_fx_export.generation.trials import differ
 
-__all__ = ["SIGHT", "EmbeddingGraph", "Sense", "VisionLanguage", "body_of", "joined"]
+__all__ = ["SIGHT", "EmbeddingGraph", "OwnSizesVisionLanguage", "Sense", "VisionLanguage", "body_of", "joined"]
 
 _IMAGES, _TYPES = "pixel_values", "token_type_ids"
 _BATCH, _NEW = 2, 3
@@ -202,26 +202,22 @@ class VisionLanguage(Decoder):
             ({0: "batch_size", 1: "sequence_length"}, {0: "image_token_count"}),
             ["input_ids", self.sense.features],
         )
-        embeds = torch.zeros(*decoder.args[0].shape, self._width, dtype=self.model.dtype)
-        decoder = self._decoder(decoder, embeds, last_logits=last_logits)
-        return [self._vision(), embedding, *map(self._prompt, prompts), decoder]
+        readers = [self._decoder(part, last_logits=last_logits) for part in (*prompts, decoder)]
+        return [self._vision(), embedding, *readers]
 
     def _vision(self) -> Part:
         # Models make a list of the images that they are given, whose length no graph can leave open.
         graph = VisionGraph(self.model, apart=self._apart)
         return Part(VISION_FILE, graph, (self._images(1),), ({},), reads_steps=False)
 
-    def _decoder(self, decoder: Part, embeds: torch.Tensor, *, last_logits: bool) -> Part:
-        """Return the graph that reads embeddings (B, S, width) where a decoder reads tokens."""
-        _, mask, past = decoder.args
+    def _decoder(self, decoder: Part, *, last_logits: bool) -> Part:
+        """Return the graph that reads embeddings (B, S, width) where a decoder, or one of prompts, reads tokens."""
+        tokens, mask, past = decoder.args
+        embeds = torch.zeros(*tokens.shape, self._width, dtype=self.model.dtype)
         text, total, kept = decoder.dynamic_shapes
         types = (torch.zeros_like(mask), total) if self._takes_types else (None, None)
         graph = EmbeddedDecoderGraph(self.model, last_logits=last_logits, empty=self._empty)
         return Part(decoder.file, graph, (embeds, mask, types[0], past), (text, total, types[1], kept))
-
-    def _prompt(self, prompt: Part) -> Part:
-        """Return the graph for prompts that reads embeddings where one of a model with states reads tokens."""
-        raise NotImplementedError
 
     def config(self) -> dict[str, Any]:
         """Return ``genai_config.json``."""
@@ -297,6 +293,20 @@ class VisionLanguage(Decoder):
         types, others = torch.zeros_like(tokens), torch.cat([tokens[:, :-1], tokens[:, :1]], 1)
         one, other = (self.logits({"input_ids": ids, _TYPES: types})[0] for ids in (tokens, others))
         return differ(self.model, one, other, much=True)
+
+
+class OwnSizesVisionLanguage(VisionLanguage):
+    """Models whose images each have a size of their own, which they are told. Their graph reads one of them."""
+
+    @functools.cached_property
+    def _apart(self) -> bool:
+        """No, as a look at one image tells."""
+        try:
+            with torch.no_grad():
+                self._features_of(self._pictures(1)[0])
+        except Exception as error:  # whatever a model raises that needs more than images
+            raise self._refused(str(error)) from error
+        return False
 
 
 class VisionGraph(torch.nn.Module):
