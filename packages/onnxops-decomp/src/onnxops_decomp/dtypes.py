@@ -104,7 +104,7 @@ def mark_quantized(value: ir.Value, affine: Affine) -> ir.Value:
 
 def affine_of(value: object) -> Affine | None:
     """Return what the integers of a quantized tensor stand for; None if ``value`` is not a quantized tensor."""
-    return value.meta.get(_AFFINE_KEY) if is_value(value) else None
+    return value.meta[_AFFINE_KEY] if is_value(value) and _AFFINE_KEY in value.meta else None
 
 
 def mark_number(value: ir.Value) -> ir.Value:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
-from torch.export.graph_signature import InputKind
+from torch.export.graph_signature import InputKind, OutputSpec
 
 from onnxops_decomp.exporting import place_in_memory, written_inputs
 
@@ -16,7 +16,7 @@ __all__ = ["edited", "with_one_name_each"]
 
 
 def edited(
-    program: torch.export.ExportedProgram, edit: Callable[[torch.fx.Graph], None], without: Collection[str] = ()
+    program: torch.export.ExportedProgram, edit: Callable[[torch.fx.Graph], object], without: Collection[str] = ()
 ) -> torch.export.ExportedProgram:
     """Return a program whose graph is changed.
 
@@ -38,6 +38,7 @@ def edited(
         dropped = {str(spec.target) for spec in signature.input_specs if spec.arg.name in without}
         kept = [spec for spec in signature.input_specs if spec.arg.name not in without]
         signature = dataclasses.replace(signature, input_specs=kept)
+    signature = dataclasses.replace(signature, output_specs=_output_specs(program, module.graph))
     return torch.export.ExportedProgram(
         root=module,
         graph=module.graph,
@@ -49,6 +50,18 @@ def edited(
         constants={name: value for name, value in program.constants.items() if name not in dropped},
         verifiers=list(program.verifiers),
     )
+
+
+def _output_specs(program: torch.export.ExportedProgram, graph: torch.fx.Graph) -> list[OutputSpec]:
+    """Return what a program returns, called as in a changed graph."""
+    results = graph.output_node().args[0]
+    assert isinstance(results, list | tuple)
+    return [
+        dataclasses.replace(spec, arg=dataclasses.replace(spec.arg, name=result.name))
+        if isinstance(result, torch.fx.Node)
+        else spec
+        for spec, result in zip(program.graph_signature.output_specs, results, strict=True)
+    ]
 
 
 def with_one_name_each(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:

@@ -11,8 +11,9 @@ from torch.export.graph_signature import InputKind
 from onnx_fx_export.capture.functionalization import functionalized
 from onnx_fx_export.capture.state import StateNotes
 from onnx_fx_export.errors import CaptureError, MutationError
-from onnx_fx_export.lower.edits import with_one_name_each
+from onnx_fx_export.lower.edits import edited, with_one_name_each
 from onnx_fx_export.lower.observers import settled
+from onnx_fx_export.lower.view_writes import written_through
 from onnx_fx_export.origin import source_line
 from onnx_fx_export.torch_private import records_modes
 from onnx_fx_export.weights.tensor_subclasses import reads_a_subclass_whole
@@ -118,6 +119,8 @@ def without_hidden_writes(program: torch.export.ExportedProgram, notes: StateNot
     program = settled(with_one_name_each(program))
     specs = {getattr(spec.arg, "name", ""): spec for spec in program.graph_signature.input_specs}
     lines = {node.name: source_line(write) for node, write in written_inputs(program.graph).items()}
+    if needs_functionalization(program.graph_module):
+        program = edited(program, written_through)
     module = program.graph_module
     if needs_functionalization(module) or records_modes(module) or reads_a_subclass_whole(program):
         program = functionalized(program)

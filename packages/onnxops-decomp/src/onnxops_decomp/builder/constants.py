@@ -20,7 +20,7 @@ _SCALARS = frozenset((bool, int, float))
 
 def is_value(value: object) -> TypeGuard[ir.Value]:
     """Tell whether an operand is a value; ``isinstance`` takes long for what is none, as the class is a protocol."""
-    return ir.Value in type(value).__mro__
+    return value.__class__ is ir.Value or ir.Value in type(value).__mro__
 
 
 def is_number(value: object) -> bool:
@@ -74,10 +74,11 @@ class ConstantPool:
     def of_python(self, value: object, dtype: ir.DataType | None) -> ir.Value:
         """Return the value that holds a Python scalar, a list of them or an array, by default in its natural dtype."""
         # 1, 1.0 and True are equal, and so are 0.0 and -0.0: the class and the text tell them apart.
-        elements = tuple(value) if value.__class__ in (list, tuple) else (value,)
-        if not all(element.__class__ in _SCALARS for element in elements):
+        kind = value.__class__
+        kinds = {*map(type, value)} if isinstance(value, list | tuple) else {kind}
+        if not kinds <= _SCALARS:
             return self._of_array(value, dtype)
-        key = (value.__class__, repr(value), dtype)
+        key = (kind, value if kind is int else repr(value), dtype)
         found = self._by_python.get(key)
         if found is None:
             found = self._by_python[key] = self._of_array(value, dtype)

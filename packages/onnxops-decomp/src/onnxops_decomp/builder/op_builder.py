@@ -27,11 +27,12 @@ from onnxops_decomp.builder.sizes import SizeOperations
 from onnxops_decomp.errors import LoweringError, UnsupportedOpsetError
 from onnxops_decomp.spec import inference
 from onnxops_decomp.spec.schemas import NEWEST_OPSET, OpSpec, first_opset, op_spec
-from onnxops_decomp.spec.traits import Trait, has_trait
+from onnxops_decomp.spec.traits import Trait, operators_with
 
 __all__ = ["OpBuilder"]
 
 _MERGED_SIZE_LIMIT = 4096
+_RANDOM, _SAME_SHAPES = (frozenset(operators_with(trait)) for trait in (Trait.RANDOM, Trait.SAME_SHAPES))
 
 
 class OpBuilder(SizeOperations):
@@ -293,8 +294,9 @@ class OpBuilder(SizeOperations):
         if self.dialect != NEWEST_OPSET and find_adapter(op_type, self.dialect, NEWEST_OPSET) is not None:
             # The call stands in an older form, which folding and simplification do not read.
             return None
-        if is_foldable(op_type) and values:
-            array = self.context.constants.array
+        array = self.context.constants.array
+        # Most calls are made of data first.
+        if values and (values[0] is None or array(values[0]) is not None) and is_foldable(op_type):
             arrays = [None if value is None else array(value) for value in values]
             if all(value is None or found is not None for value, found in zip(values, arrays, strict=True)):
                 result = fold(op_type, arrays, attributes)
@@ -312,7 +314,7 @@ class OpBuilder(SizeOperations):
             return self._widened(plan, values, attributes, count)
         target = plan.target
         key = None
-        if not has_trait(op_type, Trait.RANDOM):
+        if op_type not in _RANDOM:
             key = binding.merge_key(target, values, attributes, count)
             found = self.scope.find(key) if key is not None else None
             if found is not None:
@@ -397,7 +399,7 @@ class OpBuilder(SizeOperations):
         if rule is not None and (len(outputs) == 1 or op_type not in inference.FIRST_ALONE):
             dims = rule(values, attributes, self.static)
             if dims is not None:
-                for output in outputs if has_trait(op_type, Trait.SAME_SHAPES) else outputs[:1]:
+                for output in outputs if op_type in _SAME_SHAPES else outputs[:1]:
                     output.shape = ir.Shape(dims)
                 return
         node = outputs[0].producer()

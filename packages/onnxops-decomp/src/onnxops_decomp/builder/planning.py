@@ -64,8 +64,8 @@ class Plan:
 
 def dtypes_of(values: Sequence[ir.Value | None]) -> Dtypes:
     """Return the element types of tensors; None for what is absent, of unknown type, or no tensor."""
-    types = (None if value is None else value.type for value in values)
-    return tuple(type_.dtype if type_.__class__ is ir.TensorType else None for type_ in types)
+    types = [None if value is None else value.type for value in values]
+    return tuple([type_.dtype if type_.__class__ is ir.TensorType else None for type_ in types])
 
 
 @functools.cache

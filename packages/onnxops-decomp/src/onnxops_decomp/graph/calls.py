@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
@@ -30,6 +31,7 @@ __all__ = [
     "not_given",
 ]
 
+_LISTS = (list, tuple)
 _TAKES_QUANTIZED = ("aten::dequantize.self", "aten::dequantize.tensor")
 
 
@@ -68,26 +70,33 @@ def find_lowering(
 
     An operator without an entry that stands for an ONNX node itself gets one for that node, where ``opset`` has it.
     """
-    name = overload.name()
-    leaves = list(_leaves(args, kwargs))
-    of_complex = any(is_complex(leaf) or leaf.__class__ is complex for leaf in leaves)
-    found = None
-    functional = functional_overload(overload)
-    if not table.is_own(name) and table.is_own(functional.name()):
-        name = functional.name()
-    if not of_complex and any(leaf.__class__ is torch.dtype and leaf.is_complex for leaf in leaves):
-        found = table.find(name, complex=True)
+    schema = _schema_of(overload)
+    of_complex = to_complex = False
+    for leaf in _leaves(args, kwargs):
+        if leaf.__class__ is torch.dtype:
+            to_complex = to_complex or leaf.is_complex
+        elif leaf.__class__ is complex or is_complex(leaf):
+            of_complex = True
+    name = schema.name
+    if name != schema.functional and not table.is_own(name) and table.is_own(schema.functional):
+        name = schema.functional
+    found = table.find(name, complex=True) if to_complex and not of_complex else None
     if found is None:
         found = table.find(name, complex=of_complex)
-    if found is None:
-        found = None if functional is overload else table.find(functional.name(), complex=of_complex)
+    if found is None and name != schema.functional:
+        found = table.find(schema.functional, complex=of_complex)
     return found or native_lowering(overload, args, kwargs, opset)
 
 
-def _leaves(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:
-    """Yield the arguments of a call, those of lists one by one."""
-    for operand in (*args, *kwargs.values()):
-        yield from operand if isinstance(operand, list | tuple) else (operand,)
+def _leaves(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """Return the arguments of a call, those of lists one by one."""
+    leaves: list[Any] = []
+    for operand in (*args, *kwargs.values()) if kwargs else args:
+        if isinstance(operand, _LISTS):
+            leaves += operand
+        else:
+            leaves.append(operand)
+    return leaves
 
 
 def bind_arguments(
@@ -96,7 +105,7 @@ def bind_arguments(
     """Split the arguments of a call as its schema does, defaults filled in and ``out`` left away."""
     positional: list[Any] = []
     keyword: dict[str, Any] = {}
-    for index, (name, kwarg_only, default) in enumerate(_arguments(overload)):
+    for index, (name, kwarg_only, default) in enumerate(_schema_of(overload).arguments):
         if index < len(args):
             value = args[index]
         elif name in kwargs:
@@ -115,14 +124,35 @@ def bind_arguments(
 _REQUIRED = object()
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Schema:
+    """What is read of the schema of an overload at each call; torch makes it anew.
+
+    Attributes:
+        name: The qualified name.
+        functional: That of its form which mutates nothing.
+        arguments: Name, whether it is keyword-only and default of each argument but ``out``.
+        positional: The names of those that are not keyword-only.
+        choices: See :func:`choice_arguments`.
+    """
+
+    name: str
+    functional: str
+    arguments: tuple[tuple[str, bool, Any], ...]
+    positional: tuple[str, ...]
+    choices: tuple[tuple[int, str], ...]
+
+
 @functools.cache
-def _arguments(overload: torch._ops.OpOverload) -> tuple[tuple[str, bool, Any], ...]:
-    """Return name, whether it is keyword-only and default of each argument but ``out``; torch makes them anew."""
-    return tuple(
+def _schema_of(overload: torch._ops.OpOverload) -> _Schema:
+    arguments = tuple(
         (a.name, a.kwarg_only, a.default_value if a.has_default_value() else _REQUIRED)
         for a in overload._schema.arguments
         if not a.is_out
     )
+    positional = tuple(name for name, kwarg_only, _ in arguments if not kwarg_only)
+    functional = functional_overload(overload).name()
+    return _Schema(overload.name(), functional, arguments, positional, choice_arguments(overload))
 
 
 # Integers that say which formula is computed, besides all that are truth values.
@@ -165,18 +195,19 @@ def apply_lowering(
         LoweringError: If the call cannot be expressed; the message names the operator.
         UnsupportedOpsetError: If the opset is too low for it.
     """
+    schema = _schema_of(overload)
     positional, keyword = bind_arguments(overload, args, kwargs)
     if keyword.get("layout") not in (None, torch.strided, 0):
         raise LoweringError(
             f"{overload.name()} makes a tensor of layout {keyword['layout']}; ONNX has dense ones only."
         )
-    if overload.name() not in _TAKES_QUANTIZED and any(affine_of(leaf) for leaf in _leaves(args, kwargs)):
+    if any(map(affine_of, _leaves(args, kwargs))) and schema.name not in _TAKES_QUANTIZED:
         raise LoweringError(
             f"{overload.name()} is applied to a quantized tensor. In an fx graph such tensors can be dequantized only: "
             "capture a model that was quantized with torchao's PT2E flow, or use onnx_ts_legacy for quantized modules."
         )
-    _arrange(entry, overload, positional, keyword)
-    for index, name in choice_arguments(overload):
+    _arrange(entry, schema, positional, keyword)
+    for index, name in schema.choices:
         if isinstance(positional[index] if index < len(positional) else keyword.get(name), ir.Value):
             raise chosen_by_data(overload, name)
     try:
@@ -203,35 +234,31 @@ def _runtime_numbers(
     overload: torch._ops.OpOverload, positional: Sequence[Any], keyword: Mapping[str, Any]
 ) -> list[str]:
     """Return the names of the arguments that are Python numbers in the program and values in the model."""
-    names = [name for name, kwarg_only, _ in _arguments(overload) if not kwarg_only]
-    given = [*zip(names, positional, strict=False), *keyword.items()]
+    given = [*zip(_schema_of(overload).positional, positional, strict=False), *keyword.items()]
     return [repr(name) for name, value in given if any(map(is_number, _leaves([value], {})))]
 
 
-def _arrange(entry: Lowering, overload: torch._ops.OpOverload, positional: list[Any], keyword: dict[str, Any]) -> None:
+def _arrange(entry: Lowering, schema: _Schema, positional: list[Any], keyword: dict[str, Any]) -> None:
     """Bring the arguments of a call in the form that the function takes.
 
     What it has no parameter for is left out where it says nothing: where a tensor is stored, and defaults that a
     user's function was not written for.
     """
-    accepted, most = entry.accepted, entry.positional
-    names = tuple(name for name, kwarg_only, _ in _arguments(overload) if not kwarg_only)
+    accepted, most, names = entry.accepted, entry.positional, schema.positional
     if entry.takes_by_name(names):
         keyword.update(zip(names, positional, strict=True))
         positional.clear()
     for name in [] if accepted is None else keyword.keys() - accepted:
-        if name in PLACEMENT_ARGUMENTS or _is_default(overload, name, keyword[name]):
+        if name in PLACEMENT_ARGUMENTS or _is_default(schema, name, keyword[name]):
             del keyword[name]
     while (
-        most is not None
-        and len(positional) > most
-        and _is_default(overload, names[len(positional) - 1], positional[-1])
+        most is not None and len(positional) > most and _is_default(schema, names[len(positional) - 1], positional[-1])
     ):
         positional.pop()
 
 
-def _is_default(overload: torch._ops.OpOverload, name: str, value: Any) -> bool:
-    default = next(default for known, _, default in _arguments(overload) if known == name)
+def _is_default(schema: _Schema, name: str, value: Any) -> bool:
+    default = next(default for known, _, default in schema.arguments if known == name)
     return type(value) is type(default) and bool(value == default)
 
 

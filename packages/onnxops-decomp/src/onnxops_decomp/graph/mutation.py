@@ -33,6 +33,8 @@ _WITHOUT_ALIASES = (
     torch.ops.higher_order.while_loop,
 )
 
+_CASTS = frozenset(("to", "type_as"))
+
 
 def written_arguments(node: torch.fx.Node) -> list[torch.fx.Node]:
     """Return the operands of a call that it writes to, in schema order."""
@@ -125,7 +127,7 @@ def _writes_silently(node: torch.fx.Node) -> bool:
 def _aliased_operands(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
     """Yield the operands whose memory the result may share."""
     target = node.target
-    if target in _WITHOUT_ALIASES or _is_fresh_part(node):
+    if target in _WITHOUT_ALIASES or _is_fresh_part(node) or _casts(node):
         return
     if not isinstance(target, torch._ops.OpOverload):
         yield from node.all_input_nodes
@@ -136,6 +138,13 @@ def _aliased_operands(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
             yield from _nodes_in(node.args[index] if index < len(node.args) else None)
     elif is_composite(target) and not has_aten_trait(target, AtenTrait.FRESH):
         yield from node.all_input_nodes
+
+
+def _casts(node: torch.fx.Node) -> bool:
+    """Tell whether a call that hands its operand through if it has the wanted dtype is given one of another dtype."""
+    source = node.args[0] if getattr(node.target, "_opname", "") in _CASTS and node.args else None
+    before, after = (one.meta.get("val") if isinstance(one, torch.fx.Node) else None for one in (source, node))
+    return isinstance(before, torch.Tensor) and isinstance(after, torch.Tensor) and before.dtype != after.dtype
 
 
 @functools.cache

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,6 +26,7 @@ from onnxops_decomp.runtimes.onnxruntime.operators import FORMS
 from onnxops_decomp.runtimes.onnxruntime.padding import KeepPaddingApart
 from onnxops_decomp.spec.inference import dims_of
 from onnxops_decomp.spec.signs import is_never_negative
+from onnxops_decomp.spec.traits import Trait, operators_with
 
 if TYPE_CHECKING:
     from onnxops_decomp.builder.op_builder import OpBuilder
@@ -35,20 +36,38 @@ __all__ = ["ONNXRUNTIME"]
 
 def _prepare(op: OpBuilder, op_type: str, values: list[ir.Value | None], attributes: Mapping[str, object]) -> None:
     """Replace operands that the runtime gets wrong."""
-    if op_type.startswith("Reduce"):
-        _count_axes_from_front(op, values)
-    elif op_type == "Gather":
-        values[1] = _apart_from_range(op, values[1])
-    elif op_type == "MatMul" and is_older(1, 26):
+    prepare = _PREPARED.get(op_type)
+    if prepare is not None:
+        prepare(op, values, attributes)
+
+
+def _prepare_gather(op: OpBuilder, values: list[ir.Value | None], attributes: Mapping[str, object]) -> None:
+    values[1] = _apart_from_range(op, values[1])
+
+
+def _prepare_matrix_product(op: OpBuilder, values: list[ir.Value | None], attributes: Mapping[str, object]) -> None:
+    if is_older(1, 26):
         values[:] = [_apart_from_transpose(op, value) for value in values]
-    elif op_type in ("Mul", "Div"):
-        if is_older(1, 23):
-            _raise_to_rank_of_factor(op, values)
-        if op_type == "Mul" and is_older(1, 31):
-            values[:] = [_apart_from_sigmoid(op, value) for value in values]
-    elif op_type == "LayerNormalization" and op.opset >= 17 and is_older(1, 27):
+
+
+def _prepare_quotient(op: OpBuilder, values: list[ir.Value | None], attributes: Mapping[str, object]) -> None:
+    if is_older(1, 23):
+        _raise_to_rank_of_factor(op, values)
+
+
+def _prepare_product(op: OpBuilder, values: list[ir.Value | None], attributes: Mapping[str, object]) -> None:
+    _prepare_quotient(op, values, attributes)
+    if is_older(1, 31):
+        values[:] = [_apart_from_sigmoid(op, value) for value in values]
+
+
+def _prepare_normalization(op: OpBuilder, values: list[ir.Value | None], attributes: Mapping[str, object]) -> None:
+    if op.opset >= 17 and is_older(1, 27):
         _center(op, values, attributes.get("axis", -1))
-    elif op_type == "Attention" and op.opset >= 23:
+
+
+def _prepare_attention(op: OpBuilder, values: list[ir.Value | None], attributes: Mapping[str, object]) -> None:
+    if op.opset >= 23:
         _widen_mask(op, values)
 
 
@@ -76,7 +95,7 @@ def _center(op: OpBuilder, values: list[ir.Value | None], axis: object) -> None:
         values[0] = op.Sub(values[0], op.ReduceMean(values[0], axes))
 
 
-def _count_axes_from_front(op: OpBuilder, values: list[ir.Value | None]) -> None:
+def _count_axes_from_front(op: OpBuilder, values: list[ir.Value | None], attributes: Mapping[str, object]) -> None:
     """Make the constant axes of a reduction non-negative: the runtime errs on negative ones of empty tensors."""
     axes = op.static(values[1]) if len(values) > 1 else None
     dims = dims_of(values[0])
@@ -142,6 +161,16 @@ _NO_DOUBLES = {
     "Clip": 12,
     "GridSample": 20,
     **dict.fromkeys(("Max", "MaxPool", "Min"), 8),
+}
+
+_PREPARED: Mapping[str, Callable[[OpBuilder, list[ir.Value | None], Mapping[str, object]], None]] = {
+    "Attention": _prepare_attention,
+    "Div": _prepare_quotient,
+    "Gather": _prepare_gather,
+    "LayerNormalization": _prepare_normalization,
+    "MatMul": _prepare_matrix_product,
+    "Mul": _prepare_product,
+    **dict.fromkeys(operators_with(Trait.REDUCES), _count_axes_from_front),
 }
 
 ONNXRUNTIME = Runtime(
