@@ -24,6 +24,14 @@ _SMALL = 16
 _GRID = (*range(21), 32, 33, 64, 100, 127, 128, 1009, 4096)
 _FLIPPED: dict[type, type] = {ast.Lt: ast.Gt, ast.LtE: ast.GtE, ast.Gt: ast.Lt, ast.GtE: ast.LtE}
 _LINEAR = (ast.BinOp, ast.UnaryOp, ast.Name, ast.Constant, ast.Load, ast.Add, ast.Sub, ast.Mult, ast.USub)
+_OPPOSITES: dict[type, type[ast.cmpop]] = {
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Lt: ast.GtE,
+    ast.GtE: ast.Lt,
+    ast.Gt: ast.LtE,
+    ast.LtE: ast.Gt,
+}
 _SIGNS: dict[type, str] = {ast.Eq: "==", ast.NotEq: "!=", ast.GtE: ">=", ast.LtE: "<=", ast.Gt: ">", ast.Lt: "<"}
 
 
@@ -50,9 +58,16 @@ def simplified(texts: Iterable[str]) -> list[str]:
 
 
 def _conjuncts(tree: ast.expr) -> list[ast.expr]:
-    """Return the conditions that all have to hold for one to hold."""
-    if isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.And):
-        return [part for value in tree.values for part in _conjuncts(value)]
+    """Return the conditions that all have to hold for one to hold, of what does not hold the opposite."""
+    match tree:
+        case ast.BoolOp(op=ast.And(), values=parts):
+            return [each for part in parts for each in _conjuncts(part)]
+        case ast.UnaryOp(op=ast.Not(), operand=ast.BoolOp(op=ast.Or(), values=parts)):
+            return [each for part in parts for each in _conjuncts(ast.UnaryOp(ast.Not(), part))]
+        case ast.UnaryOp(op=ast.Not(), operand=ast.UnaryOp(op=ast.Not(), operand=part)):
+            return _conjuncts(part)
+        case ast.UnaryOp(op=ast.Not(), operand=ast.Compare(left, [sign], right)) if type(sign) in _OPPOSITES:
+            return [ast.Compare(left, [_OPPOSITES[type(sign)]()], right)]
     return [tree]
 
 
