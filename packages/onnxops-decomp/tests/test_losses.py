@@ -99,3 +99,9 @@ def test_margin_losses(reduction: str) -> None:
     )
     check(lambda x, s: F.hinge_embedding_loss(x, s, 0.3, reduction=reduction), torch.randn(4), sign)
     check(lambda x, t: F.multi_margin_loss(x, t, reduction=reduction), torch.randn(4, 5), torch.tensor([0, 4, 2, 2]))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8])
+def test_integers_wrap_around_before_the_margin_is_added(dtype: torch.dtype) -> None:
+    numbers = torch.randint(-128, 128, (3, 16)).to(dtype)
+    check(lambda x, y, s: F.margin_ranking_loss(x, y, s, 2, reduction="none"), *numbers)

@@ -8,6 +8,7 @@ import onnx_ir as ir
 import torch
 
 from onnxops_decomp.dtypes import promote, result_dtype
+from onnxops_decomp.lowerings.pointwise.arithmetic import neg
 from onnxops_decomp.lowerings.reductions.over_dimensions import mean
 from onnxops_decomp.lowerings.registry import lowering
 
@@ -78,9 +79,9 @@ def margin_ranking_loss(
     margin: float = 0.0,
     reduction: int = MEAN,
 ) -> ir.Value:
-    # The margin is a Python float, which makes a float of integers.
-    first, second, wanted = promote(op, input1, input2, target, dtype=result_dtype(input1, input2, target, 0.0))
-    loss = op.Add(op.Mul(op.Neg(wanted), op.Sub(first, second)), float(margin))
+    # Integers wrap around before the margin, a Python float, makes floats of them.
+    product = op.Mul(*promote(op, neg(op, target), op.Sub(*promote(op, input1, input2))))
+    loss = op.Add(op.cast(product, result_dtype(product, 0.0)), float(margin))
     return reduced(op, op.Max(loss, 0.0), reduction)
 
 
