@@ -188,10 +188,11 @@ class GraphLowering:
     def _result(self, node: torch.fx.Node) -> Any:
         val = node.meta.get("val")
         target = node.target
-        if target in self.table.numbers:
+        if self.table.numbers and target in self.table.numbers:
             return self._own_number(node, self.table.numbers[target])
-        if isinstance(target, torch._ops.OpOverload) and self.table.is_own(functional_overload(target).name()):
-            return self._call(node, target)
+        overload = target if isinstance(target, torch._ops.OpOverload) else None
+        if overload and self.table.has_own and self.table.is_own(functional_overload(overload).name()):
+            return self._call(node, overload)
         if isinstance(val, _SYMBOLIC) and is_computable(self.op, expression := self.symbols.expression(val)):
             return self.number(val, expression)
         if target is operator.getitem:
@@ -200,8 +201,8 @@ class GraphLowering:
         handler = self.handlers.get(target)
         if handler is not None:
             return handler(self, node)
-        if isinstance(target, torch._ops.OpOverload):
-            return self._call(node, target)
+        if overload:
+            return self._call(node, overload)
         if isinstance(target, type) and issubclass(target, tuple):
             return tuple(self.resolve(node.args[0] if len(node.args) == 1 else node.args))
         scalar = _SCALAR_FUNCTIONS.get(target)
@@ -237,18 +238,18 @@ class GraphLowering:
     def _call(self, node: torch.fx.Node, overload: torch._ops.OpOverload) -> Any:
         args, kwargs = self.resolve(node.args), self.resolve(node.kwargs)
         entry = find_lowering(self.table, overload, args, kwargs, self.op.opset)
-        val = node.meta.get("val")
+        val, written = node.meta.get("val"), written_arguments(node)
         with self.op.call_of(overload.name(), len(val) if isinstance(val, list | tuple) else None):
             if entry is not None:
                 result = apply_lowering(self.op, entry, overload, args, kwargs)
             else:
                 result = self._decomposed(node, overload, args, kwargs)
-            if isinstance(result, ir.Value) and isinstance(val, torch.Tensor) and written_arguments(node):
+            if written and isinstance(result, ir.Value) and isinstance(val, torch.Tensor):
                 # What is written to a tensor gets its dtype.
                 result = self._of_dtype(result, val.dtype)
         self.check(result, _of_read_results(node), overload.name())
         self._bind_unbacked(node, result)
-        for operand in written_arguments(node):
+        for operand in written:
             self.written[node] = root = self.written.get(operand, operand)
             self.env[root] = result
         return result

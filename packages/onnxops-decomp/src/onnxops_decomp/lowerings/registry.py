@@ -141,9 +141,14 @@ class LoweringTable(Mapping[str, Lowering]):
         """Return the entry for ``name``, or None."""
         return (self._complex if complex else self._real).get(name)
 
+    @property
+    def has_own(self) -> bool:
+        """Whether entries may be the user's own."""
+        return self is not _BUILTIN
+
     def is_own(self, name: str) -> bool:
         """Tell whether the entry for ``name`` is the user's own, which takes precedence over everything built in."""
-        if self is _BUILTIN:
+        if not self.has_own:
             return False
         pairs = ((self._real, _BUILTIN._real), (self._complex, _BUILTIN._complex))
         return any(mine.get(name) is not theirs.get(name) for mine, theirs in pairs)

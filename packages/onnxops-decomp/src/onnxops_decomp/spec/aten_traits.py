@@ -154,6 +154,8 @@ _TRAITS: Mapping[str, AtenTrait] = {
     "view": _RESHAPES,
     "view_as": _RESHAPES,
 }
+# Asked for each node of a graph.
+_NAMES = {trait: {name: None for name, traits in _TRAITS.items() if trait in traits} for trait in AtenTrait}
 
 
 def has_aten_trait(operator: object, trait: AtenTrait) -> bool:
@@ -165,10 +167,9 @@ def has_aten_trait(operator: object, trait: AtenTrait) -> bool:
     """
     schema_name = operator._schema.name if isinstance(operator, torch._ops.OpOverload) else str(operator)
     namespace, _, name = schema_name.partition("::")
-    traits = _TRAITS.get(name) if namespace == "aten" else None
-    return traits is not None and trait in traits
+    return namespace == "aten" and name in _NAMES[trait]
 
 
 def aten_operators_with(trait: AtenTrait) -> list[str]:
     """Return the operators that have a property, as ``aten::add``."""
-    return [f"aten::{name}" for name, traits in _TRAITS.items() if trait in traits]
+    return [f"aten::{name}" for name in _NAMES[trait]]

@@ -32,7 +32,7 @@ def assumed_conditions(model: ir.Model, *, divisions: bool = False) -> list[str]
         if not isinstance(dim, int) and dim.value is not None
     }
     found: dict[str, None] = {}
-    for node in model.graph:
+    for node in model.graph if known else ():
         divided = _of_division(node) if divisions else ()
         for text in (*_of_table(node), *_of_broadcast(node), *_of_product(node), *_of_steps(node), *divided):
             tree = parsed_size(text)
