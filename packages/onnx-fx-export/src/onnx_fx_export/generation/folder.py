@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 
 from onnx_fx_export.api import ONNXProgram, export
-from onnx_fx_export.errors import InvalidArgumentError, OnnxExporterError, SaveError
+from onnx_fx_export.errors import CaptureError, InvalidArgumentError, OnnxExporterError, SaveError
 from onnx_fx_export.generation.adapters import Adapters, adapters_of, without_wrapper
 from onnx_fx_export.generation.caches import check_windows, sliding_window
 from onnx_fx_export.generation.config import CONFIG_FILE, first_context, unapplied_settings
@@ -340,8 +340,7 @@ def _write(request: _Request, folder: Path, stages: _Stages) -> int:
         try:
             program = programs[part.file] = request.program(part)
         except OnnxExporterError as error:
-            if part.section is None or part.needed:
-                raise
+            _check_left_out(part, kind, error)
             stages.tell(f"leave out {part.file}: {str(error).splitlines()[0].rstrip(':')}")
             del config["model"][part.section]
             continue
@@ -359,6 +358,22 @@ def _write(request: _Request, folder: Path, stages: _Stages) -> int:
             program.save(folder / file, external_data=True)
     _write_settings(request, folder, {CONFIG_FILE: config, **kind.settings()})
     return sum(1 for program in programs.values() for _ in program.model.graph.all_nodes())
+
+
+def _check_left_out(part: Part, kind: Kind, error: OnnxExporterError) -> None:
+    """Raise what is wrong with a graph, unless a folder can do without it.
+
+    Raises:
+        InvalidArgumentError: If the code of the model does what no graph holds.
+    """
+    if part.section is not None and not part.needed:
+        return
+    if isinstance(error, CaptureError):
+        raise InvalidArgumentError(
+            f"{type(kind.model).__name__} cannot be written as a folder for generation: no graph holds all that its "
+            f"code makes of {' and '.join(kind.reads)}. {error}"
+        ) from error
+    raise error
 
 
 def _warn(kind: Kind, engine: str) -> None:
