@@ -69,6 +69,17 @@ def test_prompts_are_read_in_one_call(length, padded, bamba, monkeypatch):
     np.testing.assert_array_equal(found, wanted.numpy())
 
 
+def test_prompts_are_longer_than_windows(tmp_path):
+    pytest.importorskip("transformers.models.lara_mini", reason="a release of transformers has no such hybrid")
+    model, tokens = language_model("lara_mini", sliding_window=8), np.arange(40)[None] + 3
+
+    folder = export_folder(model, tmp_path / "out", engine="onnxruntime", verify=False)
+
+    wanted = model.generate(torch.from_numpy(tokens), do_sample=False, max_new_tokens=12, min_new_tokens=12)
+    found = Generator(folder.path).generate(tokens, max_new_tokens=12, min_new_tokens=12)
+    np.testing.assert_array_equal(found, wanted.numpy())
+
+
 def test_the_graph_for_prompts_shares_its_weights(bamba):
     model, folder = bamba
 

@@ -231,8 +231,9 @@ class PromptGraph(_Graph):
         """
         if self._takes_positions and "position_ids" not in given:
             given["position_ids"] = (attention_mask.cumsum(-1) - 1).clamp(min=0)
+        cache: dict[str, Any] = {self._cache_name: _remembering(self.model)}
         with reading_last(self.model.get_output_embeddings(), None):
-            result = self.model(attention_mask=attention_mask, use_cache=True, return_dict=True, **given)
+            result = self.model(attention_mask=attention_mask, use_cache=True, return_dict=True, **cache, **given)
         return {"logits": result.logits, "present": kept_states(getattr(result, self._cache_name))}
 
 
@@ -278,16 +279,22 @@ class StepGraph(_Graph):
         return {"logits": result.logits, "present": present}
 
 
-def _filled(model: Any, states: Cache) -> Any:
-    """Return a cache of transformers that holds states; no layer of attention forgets."""
+def _remembering(model: Any) -> Any:
+    """Return a cache of transformers that has read nothing, and no layer of which forgets keys and values."""
     library = transformers().cache_utils
     cache = library.DynamicCache(config=model.config)
-    for number, (layer, held) in enumerate(zip(list(cache.layers), states, strict=True)):
+    for number, layer in enumerate(cache.layers):
         if isinstance(layer, library.LinearAttentionAndSlidingWindowAttentionLayer):
-            layer = library.LinearAttentionAndFullAttentionLayer(layer.number_of_states)
+            cache.layers[number] = library.LinearAttentionAndFullAttentionLayer(layer.number_of_states)
         elif isinstance(layer, library.DynamicSlidingWindowLayer):
-            layer = library.DynamicLayer()
-        cache.layers[number] = layer
+            cache.layers[number] = library.DynamicLayer()
+    return cache
+
+
+def _filled(model: Any, states: Cache) -> Any:
+    """Return such a cache that holds states."""
+    cache = _remembering(model)
+    for layer, held in zip(cache.layers, states, strict=True):
         if "key" in held:
             layer.update(held["key"], held["value"])
         for name in held.keys() - set(_GROWING):
