@@ -273,6 +273,16 @@ def test_encoder_and_decoder_may_know_different_numbers_of_tokens():
     assert max(row.max() for row in kind.draw((500,))) == 47
 
 
+def test_a_model_that_reads_one_token_goes_on_from_several():
+    kind = kind_of(language_model("fsmt"))
+    (row,) = kind.batch((100,)).rows
+    tokens = kind.generate(kind.extended(row, np.zeros(0, np.int64)), 12)
+
+    found = kind.generate(kind.extended(row, tokens[:4]), 8)
+
+    np.testing.assert_array_equal(found, tokens[4:])
+
+
 def test_a_cache_that_forgets_what_the_masks_show_is_refused(tmp_path):
     model = language_model("bart", encoder_layers=1, decoder_layers=1, sliding_window=8)
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from language_models import language_model
 
-from onnx_fx_export import InvalidArgumentError, SaveError, VerificationError
+from onnx_fx_export import CaptureError, InvalidArgumentError, SaveError, VerificationError
 from onnx_fx_export.generation import Generator, export_folder
 from onnx_fx_export.generation.config import unapplied_settings
 from onnx_fx_export.generation.engines import engine_of
@@ -182,6 +182,17 @@ def test_a_disk_that_is_full_is_told_of_once(tmp_path, monkeypatch):
     monkeypatch.setattr("onnx_fx_export.generation.folder.ONNXProgram.save", full)
 
     with pytest.raises(SaveError, match=r"The folder \S*out cannot be written: No space left on device\.$"):
+        export_folder(one_layer(), tmp_path / "out", engine="onnxruntime", verify=False)
+    assert not list(tmp_path.iterdir())
+
+
+def test_code_that_no_graph_holds_is_a_mistake_about_the_model(tmp_path, monkeypatch):
+    def branching(*_: object, **__: object) -> None:
+        raise CaptureError("The model branches on the values of a tensor at model.py:5.")
+
+    monkeypatch.setattr("onnx_fx_export.generation.folder.export", branching)
+
+    with pytest.raises(InvalidArgumentError, match=r"LlamaForCausalLM cannot .* makes of text\. .* at model\.py:5"):
         export_folder(one_layer(), tmp_path / "out", engine="onnxruntime", verify=False)
     assert not list(tmp_path.iterdir())
 

@@ -87,7 +87,7 @@ def test_patches_rows_and_columns_have_to_fit(wrong, lfm2):
 
 @pytest.mark.wide
 def test_patches_on_grids_are_read_token_by_token_without_a_graph_for_prompts(tmp_path, monkeypatch):
-    monkeypatch.setattr(recurrent, "has_delta_rules", lambda _: False)
+    monkeypatch.setattr(recurrent, "has_recurrences", lambda _: False)
     model = language_model("qwen3_5_vl")
 
     folder = export_folder(model, tmp_path / "out", engine="onnxruntime", verify=False)

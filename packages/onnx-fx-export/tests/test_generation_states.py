@@ -13,10 +13,12 @@ from language_models import STATE_SPACES, input_shapes, language_model
 
 from onnx_fx_export import InvalidArgumentError, export
 from onnx_fx_export.generation import GenerationFolder, Generator, export_folder
-from onnx_fx_export.generation.operators.delta_rules import TRANSLATIONS, by_operator, has_delta_rules
+from onnx_fx_export.generation.operators import delta_rules, selective_scans
+from onnx_fx_export.generation.operators.linear_attention import TRANSLATIONS
+from onnx_fx_export.generation.operators.recurrences import has_recurrences
 from onnx_fx_export.generation.sessions import GraphSession
 
-ALL_BATCHES = [(1,), (7,), (100,), (3, 11, 6)]
+STEP_BY_STEP = [(1,), (7,), (100,), (3, 11, 6)]
 # Of models that read prompts in chunks of 16 tokens: one batch is longer than two of them.
 WITH_CHUNKS = [(1,), (7,), (100,), (35, 16), (3, 11, 6)]
 
@@ -64,6 +66,17 @@ def test_prompts_are_read_in_one_call(length, padded, bamba, monkeypatch):
 
     assert calls == [(2, padded), (2, 1), (2, 1)]
     wanted = model.generate(torch.from_numpy(tokens), do_sample=False, max_new_tokens=3)
+    np.testing.assert_array_equal(found, wanted.numpy())
+
+
+def test_prompts_are_longer_than_windows(tmp_path):
+    pytest.importorskip("transformers.models.lara_mini", reason="a release of transformers has no such hybrid")
+    model, tokens = language_model("lara_mini", sliding_window=8), np.arange(40)[None] + 3
+
+    folder = export_folder(model, tmp_path / "out", engine="onnxruntime", verify=False)
+
+    wanted = model.generate(torch.from_numpy(tokens), do_sample=False, max_new_tokens=12, min_new_tokens=12)
+    found = Generator(folder.path).generate(tokens, max_new_tokens=12, min_new_tokens=12)
     np.testing.assert_array_equal(found, wanted.numpy())
 
 
@@ -128,43 +141,77 @@ def test_a_gated_delta_rule_is_one_operator_of_the_graph_for_prompts(tmp_path):
     assert [node.op_type for node in graph.node].count("LinearAttention") == 1
 
 
+class Function(torch.nn.Module):
+    """A function as a model."""
+
+    def __init__(self, function, **given) -> None:
+        super().__init__()
+        self.function = functools.partial(function, **given)
+
+    def forward(self, **inputs):
+        return self.function(**inputs)
+
+
+def compared_at_two_lengths(function, own, given, axes, **call) -> None:
+    """Compare a function that is exported with another one, of the first tokens, too."""
+    program = export(
+        Function(function, **call), kwargs=given, dynamic_shapes={key: {axes[key]: "length"} for key in given},
+        target="onnxruntime", custom_translation_table=TRANSLATIONS,
+    )  # fmt: skip
+    for length in (20, 3):
+        inputs = {key: each.narrow(axes[key], 0, length) for key, each in given.items()}
+        for found, wanted in zip(program(**inputs), own(**inputs, **call), strict=True):
+            torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("normalized", [True, False])
 @pytest.mark.parametrize("goes_on", [True, False])
-def test_the_operator_computes_what_models_do(normalized, goes_on):
-    modeling = pytest.importorskip("transformers.models.qwen3_next.modeling_qwen3_next")
-    sizes = {"query": (2, 20, 2, 8), "key": (2, 20, 2, 8), "value": (2, 20, 4, 6), "beta": (2, 20, 4), "g": (2, 20, 4)}
-    given = {name: 0.3 * torch.rand(size) for name, size in sizes.items()}
-    given["g"] = -given["g"]
+@pytest.mark.parametrize("by_rows", [True, False])
+def test_the_operator_computes_delta_rules_of_models(by_rows, normalized, goes_on):
+    place, name = (
+        ("kimi_linear", "chunk_kimi_delta_attention") if by_rows else ("qwen3_next", "torch_chunk_gated_delta_rule")
+    )
+    modeling = pytest.importorskip(f"transformers.models.{place}.modeling_{place}")
+    heads = 2 if by_rows else 4
+    sizes = {"query": (2, 20, 2, 8), "key": (2, 20, 2, 8), "value": (2, 20, heads, 6), "beta": (2, 20, heads)}
+    given = {key: 0.3 * torch.rand(size) for key, size in sizes.items()}
+    given["g"] = -torch.rand(2, 20, heads, *((8,) if by_rows else ()))
     call = {"output_final_state": True, "use_qk_l2norm_in_kernel": normalized}
-    state = torch.randn(2, 4, 8, 6) if goes_on else None
+    state = torch.randn(2, heads, 8, 6) if goes_on else None
 
-    class Layer(torch.nn.Module):
-        def forward(self, query, key, value, beta, g):
-            return by_operator(query, key, value, g, beta, initial_state=state, **call)
-
-    program = export(
-        Layer(), tuple(given.values()), dynamic_shapes=({1: "length"},) * 5, target="onnxruntime",
-        custom_translation_table=TRANSLATIONS,
-    )  # fmt: skip
-
-    shorter = {name: each[:, :3] for name, each in given.items()}
-    for inputs in (given, shorter):
-        wanted = modeling.torch_chunk_gated_delta_rule(**inputs, **call, initial_state=state)
-        for found, own in zip(program(*inputs.values()), wanted, strict=True):
-            torch.testing.assert_close(found, own, rtol=1e-4, atol=1e-5)
-
-
-def test_another_rule_under_that_name_is_left_as_it_is(monkeypatch):
-    model = language_model("qwen3_next")
-    modeling = sys.modules[type(model).__module__]
-    own = modeling.torch_chunk_gated_delta_rule
-    assert has_delta_rules(model)
-
-    monkeypatch.setattr(
-        modeling, "torch_chunk_gated_delta_rule", lambda *args, **given: own(*args, **given | {"g": given["g"] * 2})
+    compared_at_two_lengths(
+        delta_rules.by_operator, getattr(modeling, name), given, dict.fromkeys(given, 1), initial_state=state, **call
     )
 
-    assert not has_delta_rules(model)
+
+def test_the_operator_computes_selective_scans_of_models():
+    modeling = pytest.importorskip("transformers.models.mamba.modeling_mamba")
+    sizes = {"hidden_states": (2, 6, 20), "dt": (2, 6, 20), "B": (2, 4, 20), "C": (2, 4, 20), "z": (2, 6, 20)}
+    given = {key: torch.randn(size) for key, size in sizes.items()}
+    weights = {"A": -torch.rand(6, 4), "D": torch.randn(6), "delta_bias": torch.randn(6)}
+
+    compared_at_two_lengths(
+        selective_scans.by_operator, modeling.mamba_selective_scan, given, dict.fromkeys(given, 2), **weights,
+        delta_softplus=True, return_last_state=True,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "other"),
+    [
+        ("qwen3_next", "torch_chunk_gated_delta_rule", lambda given: {"g": given["g"] * 2}),
+        ("mamba", "mamba_selective_scan", lambda given: {"delta_softplus": False}),
+    ],
+)
+def test_another_function_under_that_name_is_left_as_it_is(model, name, other, monkeypatch):
+    model = language_model(model)
+    modeling = sys.modules[type(model).__module__]
+    own = getattr(modeling, name)
+    assert has_recurrences(model)
+
+    monkeypatch.setattr(modeling, name, lambda *args, **given: own(*args, **given | other(given)))
+
+    assert not has_recurrences(model)
 
 
 def test_padding_changes_no_state(bamba):
@@ -182,10 +229,26 @@ def test_padding_changes_no_state(bamba):
         np.testing.assert_array_equal(between[row, 4:], wanted)
 
 
-def test_states_alone_generate_alike(tmp_path):
-    folder = export_folder(language_model("mamba"), tmp_path / "out", engine="onnxruntime")
+@pytest.mark.parametrize("name", ["mamba", "jamba"])
+def test_a_selective_scan_is_one_operator_of_the_graph_for_prompts(name, tmp_path):
+    folder = export_folder(language_model(name), tmp_path / "out", engine="onnxruntime")
 
-    assert [compared.prompts for compared in folder.compared] == ALL_BATCHES
+    assert [compared.prompts for compared in folder.compared] == WITH_CHUNKS
+    nodes = onnx.load(folder.path / "prompt.onnx", load_external_data=False).graph.node
+    assert [node.op_type for node in nodes].count("LinearAttention") == (2 if name == "mamba" else 1)
+
+
+@pytest.mark.parametrize(("name", "bias"), [("mamba", "use_bias"), ("bamba", "mamba_proj_bias")])
+def test_prompts_are_read_token_by_token_where_padding_would_change_them(name, bias, tmp_path):
+    model = language_model(name, **{bias: True})
+    for parameter, value in model.named_parameters():
+        if parameter.endswith("bias"):
+            torch.nn.init.normal_(value, std=0.3)
+
+    folder = export_folder(model, tmp_path / "out", engine="onnxruntime")
+
+    assert [compared.prompts for compared in folder.compared] == STEP_BY_STEP
+    assert "prompt.onnx" not in folder.files
 
 
 @pytest.mark.wide
@@ -193,9 +256,8 @@ def test_states_alone_generate_alike(tmp_path):
 def test_every_architecture_generates_alike(name, tmp_path):
     folder = export_folder(language_model(name), tmp_path / "out", engine="onnxruntime")
 
-    chunks = name not in {"mamba", "falcon_mamba", "jamba"}
-    assert [compared.prompts for compared in folder.compared] == (WITH_CHUNKS if chunks else ALL_BATCHES)
-    assert ("prompt.onnx" in folder.files) == chunks
+    assert [compared.prompts for compared in folder.compared] == WITH_CHUNKS
+    assert "prompt.onnx" in folder.files
 
 
 def test_genai_is_refused(tmp_path):

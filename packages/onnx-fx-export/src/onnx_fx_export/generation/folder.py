@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 
 from onnx_fx_export.api import ONNXProgram, export
-from onnx_fx_export.errors import InvalidArgumentError, OnnxExporterError, SaveError
+from onnx_fx_export.errors import CaptureError, InvalidArgumentError, OnnxExporterError, SaveError
 from onnx_fx_export.generation.adapters import Adapters, adapters_of, without_wrapper
 from onnx_fx_export.generation.caches import check_windows, sliding_window
 from onnx_fx_export.generation.config import CONFIG_FILE, first_context, unapplied_settings
@@ -24,10 +24,10 @@ from onnx_fx_export.generation.frequencies import settled_frequencies
 from onnx_fx_export.generation.kinds import Kind, Part, kind_of, senses_of
 from onnx_fx_export.generation.loading import loaded
 from onnx_fx_export.generation.operators.convolutions import TRANSLATIONS as OF_CONVOLUTIONS
-from onnx_fx_export.generation.operators.delta_rules import TRANSLATIONS as OF_DELTA_RULES
-from onnx_fx_export.generation.operators.delta_rules import delta_rules_as_operators
 from onnx_fx_export.generation.operators.experts import TRANSLATIONS as OF_EXPERTS
 from onnx_fx_export.generation.operators.last_token import TRANSLATIONS as OF_LAST_TOKENS
+from onnx_fx_export.generation.operators.linear_attention import TRANSLATIONS as OF_LINEAR_ATTENTION
+from onnx_fx_export.generation.operators.recurrences import recurrences_as_operators
 from onnx_fx_export.generation.quantization import BITS, Quantization, quantized, quantized_error
 from onnx_fx_export.generation.requirements import genai, onnxruntime
 from onnx_fx_export.generation.shared_weights import save_together
@@ -111,7 +111,7 @@ def export_folder(
     graph for that, too, which computes once what the decoder attends to. One that sees (LLaVA, Mistral 3, Qwen3-VL) or
     hears (Voxtral) has a graph for images or sounds and one for embeddings. One whose layers keep states of one size
     (Mamba, Jamba, Qwen3-Next) reads a token at each step; where its code for prompts works in chunks, as that of Mamba
-    2 does, or an operator stands for it, as for that of Qwen3-Next, it has a graph for prompts, too. The folder holds
+    2 does, or an operator stands for it, as for that of the others, it has a graph for prompts, too. The folder holds
     the model files, their weights, ``genai_config.json`` with the settings of the model's generation, and the files of
     the tokenizer. What several graphs read, such as an embedding, is stored once.
 
@@ -293,7 +293,7 @@ class _Request:
     def _exported(self, part: Part) -> ONNXProgram:
         if self.stream:
             self.stream.put_stand_ins()
-        by_operators = delta_rules_as_operators(part.module) if part.section else contextlib.nullcontext()
+        by_operators = recurrences_as_operators(part.module) if part.section else contextlib.nullcontext()
         with own_bounds(), settled_frequencies(part.module, self.kind.context_length()), by_operators:
             program = export(
                 part.module,
@@ -303,7 +303,7 @@ class _Request:
                 opset_version=_OPSET,
                 target="onnxruntime",
                 widen_bfloat16=True,
-                custom_translation_table={**OF_EXPERTS, **OF_LAST_TOKENS, **OF_DELTA_RULES, **OF_CONVOLUTIONS},
+                custom_translation_table={**OF_EXPERTS, **OF_LAST_TOKENS, **OF_LINEAR_ATTENTION, **OF_CONVOLUTIONS},
                 strategy=None if part.section is None else "non-strict",
             )
         if part.reads_steps:
@@ -340,8 +340,7 @@ def _write(request: _Request, folder: Path, stages: _Stages) -> int:
         try:
             program = programs[part.file] = request.program(part)
         except OnnxExporterError as error:
-            if part.section is None or part.needed:
-                raise
+            _check_left_out(part, kind, error)
             stages.tell(f"leave out {part.file}: {str(error).splitlines()[0].rstrip(':')}")
             del config["model"][part.section]
             continue
@@ -359,6 +358,22 @@ def _write(request: _Request, folder: Path, stages: _Stages) -> int:
             program.save(folder / file, external_data=True)
     _write_settings(request, folder, {CONFIG_FILE: config, **kind.settings()})
     return sum(1 for program in programs.values() for _ in program.model.graph.all_nodes())
+
+
+def _check_left_out(part: Part, kind: Kind, error: OnnxExporterError) -> None:
+    """Raise what is wrong with a graph, unless a folder can do without it.
+
+    Raises:
+        InvalidArgumentError: If the code of the model does what no graph holds.
+    """
+    if part.section is not None and not part.needed:
+        return
+    if isinstance(error, CaptureError):
+        raise InvalidArgumentError(
+            f"{type(kind.model).__name__} cannot be written as a folder for generation: no graph holds all that its "
+            f"code makes of {' and '.join(kind.reads)}. {error}"
+        ) from error
+    raise error
 
 
 def _warn(kind: Kind, engine: str) -> None:

@@ -74,12 +74,13 @@ class Decoder(Kind):
     def _takes_positions(self) -> bool:
         return "position_ids" in inspect.signature(self.model.forward).parameters
 
-    def _is_moved_by(self, place: int, *, in_steps: bool = False) -> bool:
+    def _is_moved_by(self, place: int, *, in_steps: bool = False, much: bool = False) -> bool:
         """Tell whether the logits of the last token of a short text change with padding at a place before it.
 
         Args:
             place: Where the padding is.
             in_steps: Whether the last token is read behind a cache of the others.
+            much: Whether they have to change by more than code does that adds up in another order.
         """
         (row,) = self.draw((_PAST,))
         together = torch.from_numpy(row)[None]
@@ -92,7 +93,7 @@ class Decoder(Kind):
             inputs["position_ids"] = (mask.cumsum(-1) - 1).clamp(min=0)
         wanted = self.logits({"input_ids": together})[-1]
         found = self._in_steps(inputs) if in_steps else self.logits(inputs)[-1]
-        return differ(self.model, found, wanted)
+        return differ(self.model, found, wanted, much=much)
 
     def _in_steps(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Return the model's own logits (vocabulary,) for the last token, behind a cache of those before it."""

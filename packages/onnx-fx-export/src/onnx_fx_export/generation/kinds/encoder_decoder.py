@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -332,8 +332,28 @@ class EncoderDecoder(Kind):
         """Return what ``generate`` of all models finds; that of Whisper cuts sounds and joins texts, too."""
         settings.decoder_start_token_id = self._start()
         search = transformers().GenerationMixin.generate if self._sense else type(self.model).generate
-        result: torch.Tensor = search(self.model, **inputs, generation_config=settings)
+        begun, forced = inputs["decoder_input_ids"], {}
+        if self._reads_one and (more := begun.shape[1] - 1):  # of which it would read the last one alone
+            inputs["decoder_input_ids"] = begun[:, :1]
+            settings.update(
+                max_new_tokens=settings.max_new_tokens + more, min_new_tokens=settings.min_new_tokens + more
+            )
+            forced = {"logits_processor": transformers().LogitsProcessorList([_begins_with(begun[0])])}
+        result: torch.Tensor = search(self.model, **inputs, generation_config=settings, **forced)
         return result
+
+
+def _begins_with(tokens: torch.Tensor) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    """Return what lets a search find tokens (T,) before it is free."""
+
+    def force(read: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        if read.shape[1] >= len(tokens):
+            return scores
+        result = torch.full_like(scores, -torch.inf)
+        result[:, tokens[read.shape[1]]] = 0
+        return result
+
+    return force
 
 
 class EncoderGraph(torch.nn.Module):

@@ -16,8 +16,8 @@ from onnx_fx_export.generation.kinds.base import Kind, Part
 from onnx_fx_export.generation.kinds.convolving import Convolving
 from onnx_fx_export.generation.kinds.decoder import Decoder
 from onnx_fx_export.generation.operators.convolutions import has_convolutions
-from onnx_fx_export.generation.operators.delta_rules import has_delta_rules
 from onnx_fx_export.generation.operators.last_token import reading_last
+from onnx_fx_export.generation.operators.recurrences import has_recurrences
 from onnx_fx_export.generation.requirements import transformers
 from onnx_fx_export.generation.trials import differ, running
 from onnxops_decomp.exporting import cache_argument
@@ -42,9 +42,10 @@ class Recurrent(Decoder):
     code of single tokens goes on from any state. A row of a batch keeps its states where a token is padding.
 
     Those that read prompts in chunks have a graph for prompts beside it. Their code fills up the last chunk, which no
-    graph can do for all lengths: the graph takes whole chunks, with the padding before the prompt, where it changes
-    nothing. Gated delta rules are left to an operator of ONNX Runtime. Other models, and those whose code for prompts
-    cannot be captured, read prompts token by token, too, unless that code computes something else than single steps do.
+    graph can do for all lengths: the graph takes whole chunks, with the padding before the prompt. Gated delta rules
+    and selective scans are left to an operator of ONNX Runtime. Other models, those of which padding changes what
+    follows, and those whose code for prompts cannot be captured, read prompts token by token, too, unless that code
+    computes something else than single steps do.
     """
 
     genai_type: str | None = None
@@ -83,11 +84,18 @@ class Recurrent(Decoder):
         """Nothing that an engine would grow in place."""
         return []
 
+    @property
+    def reads_padding(self) -> bool:
+        """No: a step leaves states as they are where a token is padding, and prompts are not read at once otherwise."""
+        return False
+
     @functools.cached_property
     def _chunk(self) -> int:
-        """How many tokens a chunk has, or 0 if the model reads prompts in another way."""
+        """How many tokens a chunk has, or 0 if the model reads prompts in another way, or padding before them."""
+        if self._is_moved_by(0, much=True):  # by biases, which convolutions read of it
+            return 0
         recurrent = any(name.startswith("recurrent") for layer in self._states for name in layer)
-        if not recurrent or has_delta_rules(self.model):
+        if not recurrent or has_recurrences(self.model):
             return _ANY_CHUNK
         config = self.model.config.get_text_config(decoder=True)
         return int(next((size for key in _CHUNK_KEYS if (size := getattr(config, key, None))), 0))
@@ -114,7 +122,8 @@ class Recurrent(Decoder):
         if self._steps_differ and not self._chunk:
             raise InvalidArgumentError(
                 f"{type(self.model).__name__} cannot be written as a folder for generation: it makes something else of "
-                "a prompt than of its tokens one by one, and so far only chunks of known sizes can be read at once."
+                "a prompt than of its tokens one by one, and so far a prompt can be read at once only in chunks of a "
+                "known size, by a model of which padding before the prompt changes nothing."
             )
 
     def longer(self) -> list[tuple[int, ...]]:
@@ -222,8 +231,9 @@ class PromptGraph(_Graph):
         """
         if self._takes_positions and "position_ids" not in given:
             given["position_ids"] = (attention_mask.cumsum(-1) - 1).clamp(min=0)
+        cache: dict[str, Any] = {self._cache_name: _remembering(self.model)}
         with reading_last(self.model.get_output_embeddings(), None):
-            result = self.model(attention_mask=attention_mask, use_cache=True, return_dict=True, **given)
+            result = self.model(attention_mask=attention_mask, use_cache=True, return_dict=True, **cache, **given)
         return {"logits": result.logits, "present": kept_states(getattr(result, self._cache_name))}
 
 
@@ -269,16 +279,22 @@ class StepGraph(_Graph):
         return {"logits": result.logits, "present": present}
 
 
-def _filled(model: Any, states: Cache) -> Any:
-    """Return a cache of transformers that holds states; no layer of attention forgets."""
+def _remembering(model: Any) -> Any:
+    """Return a cache of transformers that has read nothing, and no layer of which forgets keys and values."""
     library = transformers().cache_utils
     cache = library.DynamicCache(config=model.config)
-    for number, (layer, held) in enumerate(zip(list(cache.layers), states, strict=True)):
+    for number, layer in enumerate(cache.layers):
         if isinstance(layer, library.LinearAttentionAndSlidingWindowAttentionLayer):
-            layer = library.LinearAttentionAndFullAttentionLayer(layer.number_of_states)
+            cache.layers[number] = library.LinearAttentionAndFullAttentionLayer(layer.number_of_states)
         elif isinstance(layer, library.DynamicSlidingWindowLayer):
-            layer = library.DynamicLayer()
-        cache.layers[number] = layer
+            cache.layers[number] = library.DynamicLayer()
+    return cache
+
+
+def _filled(model: Any, states: Cache) -> Any:
+    """Return such a cache that holds states."""
+    cache = _remembering(model)
+    for layer, held in zip(cache.layers, states, strict=True):
         if "key" in held:
             layer.update(held["key"], held["value"])
         for name in held.keys() - set(_GROWING):
