@@ -14,7 +14,7 @@ from onnx_fx_export import InvalidArgumentError, OnnxExporterError, export
 NAMES = ({0: "rows", 1: "columns"}, {0: "rows", 1: "columns"}, {0: "columns"})
 OPSETS = [18, 13, 11, 9, 7, 23, 20]
 BLOCK = 10
-BLOCKS = [pytest.param(n, marks=[] if n < 2 else [pytest.mark.wide]) for n in range(40)]
+BLOCKS = [pytest.param(n, marks=[] if n < 1 else [pytest.mark.wide]) for n in range(40)]
 
 
 def outcome(seed: int) -> list[str]:
