@@ -31,7 +31,7 @@ def mistral(tmp_path_factory) -> Written:
 
 @pytest.fixture(scope="module")
 def llava_next(tmp_path_factory) -> Written:
-    return written("llava_next", tmp_path_factory, verify=True)
+    return written("llava_next", tmp_path_factory, verify=False)
 
 
 @pytest.fixture(scope="module")
