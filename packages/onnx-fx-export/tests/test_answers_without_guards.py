@@ -92,3 +92,54 @@ def test_an_answer_about_several_sizes_is_a_condition(model: torch.nn.Module, st
         torch.testing.assert_close(result, model(x))
         right[size] = right.get(size, 0) + 1
     assert right[steps] == 3
+
+
+class CutsOne(torch.nn.Module):
+    def forward(self, x):
+        x = x[:, :6] if x.shape[0] == 1 else x
+        return x * 2
+
+
+class ScalesOneThatIsLong(torch.nn.Module):
+    def forward(self, x):
+        return x * 3 if x.shape[0] == 1 and x.shape[1] > 7 else x * 2
+
+
+@pytest.mark.parametrize("steps", [4, 6])
+@pytest.mark.parametrize("model", [CutsOne(), ScalesOneThatIsLong()], ids=lambda m: type(m).__name__)
+def test_an_agreement_at_size_1_is_one_for_other_sizes_of_other_dimensions(model: torch.nn.Module, steps: int) -> None:
+    """What the code does at size 1 alone may make no difference beside the sizes of the example."""
+    program = export(model, (torch.randn(3, steps, 4),), dynamic_shapes=({0: "rows", 1: "steps"},))
+    right = 0
+    for rows, size in itertools.product(range(1, 4), range(1, 14)):
+        x = torch.randn(rows, size, 4)
+        try:
+            result = program(x)
+        except InvalidArgumentError:
+            continue
+        torch.testing.assert_close(result, model(x))
+        right += 1
+    assert right >= 26
+
+
+class ScalesOneOfAnotherParity(torch.nn.Module):
+    def forward(self, x):
+        rows, steps = x.shape[:2]
+        x = x.flip(1) if rows % 2 == steps % 2 and steps % 3 == 0 else x
+        return x * 3 if rows == 1 else x * 2
+
+
+def test_a_size_of_1_that_is_never_tried_is_refused() -> None:
+    """Beside the steps of the example, one row breaks another condition."""
+    model = ScalesOneOfAnotherParity()
+    program = export(model, (torch.randn(6, 6, 4),), dynamic_shapes=({0: "rows", 1: "steps"},))
+    right = 0
+    for rows, size in itertools.product(range(1, 7), range(1, 13)):
+        x = torch.randn(rows, size, 4)
+        try:
+            result = program(x)
+        except InvalidArgumentError:
+            continue
+        torch.testing.assert_close(result, model(x))
+        right += 1
+    assert right >= 10

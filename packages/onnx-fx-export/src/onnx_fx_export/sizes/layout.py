@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import sympy
 import torch
 
-from onnx_fx_export.sizes.trial_runs import as_plain, user_values
+from onnx_fx_export.sizes.trial_runs import as_plain, plain, user_values
 from onnx_fx_export.torch_private import guards_on_layout
-from onnxops_decomp.exporting import AtenTrait, has_aten_trait, shared_writes
+from onnxops_decomp.exporting import AtenTrait, at_sizes, has_aten_trait, shared_writes
 
-__all__ = ["depends_on_layout", "layout_guards", "noticed_copies"]
+__all__ = ["depends_on_layout", "gives_view", "layout_guards", "noticed_copies"]
 
 aten = torch.ops.aten
 
@@ -48,6 +48,25 @@ def _is_view(node: torch.fx.Node) -> bool:
     schema = getattr(node.target, "_schema", None)
     shown = schema is not None and len(schema.returns) == 1 and schema.returns[0].alias_info is not None
     return shown and not schema.is_mutable and not has_aten_trait(node.target, AtenTrait.MAY_COPY)  # type: ignore[union-attr]
+
+
+def gives_view(node: torch.fx.Node, sizes: Mapping[sympy.Symbol, int]) -> bool:
+    """Tell whether a call that copies only if it has to gives a view where dynamic dimensions have these sizes."""
+    source, result = node.args[0].meta["val"], node.meta["val"]  # type: ignore[union-attr]
+    numbers = [[at_sizes(plain(n), sizes) for n in part] for part in (source.shape, source.stride(), result.shape)]
+    if not all(isinstance(number, sympy.Integer) for part in numbers for number in part):
+        return False
+    shape, stride, wanted = ([int(number) for number in part if number is not None] for part in numbers)
+    if min((*shape, *stride, *wanted), default=0) < 0:
+        return False
+    tensor = torch.empty_strided(shape, stride, device="meta")
+    if node.target is torch.ops.aten.contiguous.default:
+        return tensor.is_contiguous()
+    try:
+        tensor.view(wanted)
+    except RuntimeError:
+        return False
+    return True
 
 
 def depends_on_layout(program: torch.export.ExportedProgram) -> bool:

@@ -22,7 +22,7 @@ import sympy
 import torch
 
 from onnx_fx_export.origin import source_line
-from onnx_fx_export.sizes.layout import layout_guards, noticed_copies
+from onnx_fx_export.sizes.layout import gives_view, layout_guards, noticed_copies
 from onnx_fx_export.sizes.size_one import computed_one
 from onnx_fx_export.sizes.trial_runs import TrialRuns, as_plain, plain, used_nodes, user_values
 from onnx_fx_export.torch_private import (
@@ -72,6 +72,8 @@ _SQUEEZES = frozenset(
 _SQUEEZED_RESULTS = ("corrcoef", "cov")
 # Sizes below are tried where a copy may be a view.
 _SMALL = 17
+# Beside a small size, the others are so many times as large as in the example, and larger by so much.
+_BESIDE = ((1, 1), (1, -1), (1, 2), (2, 1), (3, 8))
 # So many sizes may follow from one that becomes 1.
 _MOST_FOLLOWING = 2
 
@@ -300,29 +302,10 @@ def _copied(program: torch.export.ExportedProgram, sizes: Sizes) -> Iterator[Siz
     A part of a tensor becomes a view of it where some size is 1, as ``length - 1`` is at length 2.
     """
     for node in noticed_copies(program):
-        if not _is_view(node, sizes.hints):
+        if not gives_view(node, sizes.hints):
             for symbol, size in itertools.product(sizes.hints, range(1, _SMALL)):
-                if _is_view(node, {**sizes.hints, symbol: size}):
+                if gives_view(node, {**sizes.hints, symbol: size}):
                     yield SizeQuestion(sympy.Ne(symbol, size), source_line(node) or str(node))
-
-
-def _is_view(node: torch.fx.Node, sizes: Mapping[sympy.Symbol, int]) -> bool:
-    """Tell whether a call that copies only if it has to gives a view where dynamic dimensions have these sizes."""
-    source, result = node.args[0].meta["val"], node.meta["val"]  # type: ignore[union-attr]
-    numbers = [[at_sizes(plain(n), sizes) for n in part] for part in (source.shape, source.stride(), result.shape)]
-    if not all(isinstance(number, sympy.Integer) for part in numbers for number in part):
-        return False
-    shape, stride, wanted = ([int(number) for number in part if number is not None] for part in numbers)
-    if min((*shape, *stride, *wanted), default=0) < 0:
-        return False
-    tensor = torch.empty_strided(shape, stride, device="meta")
-    if node.target is torch.ops.aten.contiguous.default:
-        return tensor.is_contiguous()
-    try:
-        tensor.view(wanted)
-    except RuntimeError:
-        return False
-    return True
 
 
 def conditions_for_small_sizes(
@@ -533,7 +516,8 @@ def _right_at_zero(
         return None
     expected, right = trials.run(wanted)
     shown = any(isinstance(leaf, torch.Tensor) and leaf.numel() for leaf in expected or ())
-    return {symbol: int(size) for symbol, size in wanted.items()} if right and shown else None
+    right = right and shown and _agrees_beside(trials, sizes, dict.fromkeys(symbols, 0), sizes.relations())
+    return {symbol: int(size) for symbol, size in wanted.items()} if right else None
 
 
 def _agrees_elsewhere(trials: TrialRuns, sizes: Sizes, question: SizeQuestion) -> bool:
@@ -585,10 +569,28 @@ def _agrees_at_one(
     for group in (group for group in dimensions if {*group} & asked & every):
         taken, possible = (sizes.near(dict.fromkeys(group, 1), each) for each in guards)
         point = taken or possible
-        if point is not None and point == together:
-            continue
-        expected, right = run(point) if point else ([], False)
+        known = point is not None and point == together
+        expected, right = (None, True) if known else run(point) if point else ([], False)
         # The model may refuse what the program does.
         if not right and (taken or expected is not None):
+            return False
+        if run == trials.run_widely and not _agrees_beside(trials, sizes, dict.fromkeys(group, 1), guards[0]):
+            return False
+    return True
+
+
+def _agrees_beside(
+    trials: TrialRuns, sizes: Sizes, small: Mapping[sympy.Symbol, int], guards: Sequence[sympy.Basic]
+) -> bool:
+    """Run both where some sizes are small and all others are not those of the example, and compare.
+
+    What the model's code does at small sizes alone may make no difference at one size of another dimension.
+    """
+    others = {symbol: hint for symbol, hint in sizes.hints.items() if symbol not in small}
+    for factor, more in _BESIDE if others else ():
+        at = {symbol: max(1, factor * hint + more) for symbol, hint in others.items()}
+        point = sizes.near({**at, **small}, guards)
+        expected, right = (None, True) if point is None else trials.run(point)
+        if expected is not None and not right:
             return False
     return True
