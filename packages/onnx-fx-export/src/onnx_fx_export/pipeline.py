@@ -31,6 +31,7 @@ from onnx_fx_export.inputs.arguments import (
     parameter_names,
 )
 from onnx_fx_export.lower.convert import ConversionOptions, ModelNames, convert
+from onnx_fx_export.size_ways.search import with_other_ways
 from onnx_fx_export.sizes.dimension_names import name_output_axes
 from onnx_fx_export.sizes.facts import SizeFacts
 from onnx_fx_export.torch_private import shared_bounds, whole_bounds
@@ -96,7 +97,11 @@ class ExportRequest:
             captured = self.captured(record.stage)
             record.captured = captured.program
         with record.stage("convert"), conversion_settings(), whole_bounds(), shared_bounds(), record.profiled():
-            record.program = result = self.converted(captured, reference)
+            result = self.converted(captured, reference)
+        with whole_bounds(), shared_bounds():
+            result = self._with_other_ways(result, captured, reference)
+        with record.stage("convert"), conversion_settings(), whole_bounds(), shared_bounds(), record.profiled():
+            record.program = result
             result.capture_strategy = captured.found.strategy
             if given["optimize"] == "onnxscript":
                 rewrite_with_onnxscript(result.model)
@@ -179,7 +184,7 @@ class ExportRequest:
         )
         found = capture(request)
         _warn_of_dropout(found.program)
-        return Captured(found, input_names, request.specs, request.output_axes)
+        return Captured(found, input_names, request.specs, request.output_axes, request)
 
     def converted(self, captured: Captured, reference: Callable[[], Reference]) -> ONNXProgram:
         """Return the ONNX program of a captured one, with what it is to be compared with later."""
@@ -194,6 +199,19 @@ class ExportRequest:
             output_overrides=self.output_names,
         )
         return convert(captured.found, names, structure, self.conversion, reference)
+
+    def _with_other_ways(
+        self, result: ONNXProgram, captured: Captured, reference: Callable[[], Reference]
+    ) -> ONNXProgram:
+        """Return the program with what the model does at sizes of other answers, as far as it can be found."""
+
+        def convert(found: CapturedProgram) -> ONNXProgram:
+            with conversion_settings():
+                return self.converted(dataclasses.replace(captured, found=found), reference)
+
+        if captured.request is None:
+            return result
+        return with_other_ways(captured.request, captured.found, result, convert)
 
     def _finish(self, result: ONNXProgram, captured: Captured) -> None:
         """Write into a program what the user asked for besides its nodes, and check that it takes the example."""
@@ -234,12 +252,14 @@ class Captured:
         input_names: Names that the user gives its inputs, in order.
         dims: What is declared of the dimensions of each flat input.
         output_axes: What is declared of axes of outputs.
+        request: What was captured; None if it came captured.
     """
 
     found: CapturedProgram
     input_names: Sequence[str]
     dims: Sequence[Mapping[int, Any]] = ()
     output_axes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    request: CaptureRequest | None = None
 
     @property
     def program(self) -> torch.export.ExportedProgram:
