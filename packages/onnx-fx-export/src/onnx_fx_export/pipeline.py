@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -31,7 +32,7 @@ from onnx_fx_export.inputs.arguments import (
     parameter_names,
 )
 from onnx_fx_export.lower.convert import ConversionOptions, ModelNames, convert
-from onnx_fx_export.size_ways.search import with_other_ways
+from onnx_fx_export.size_ways.search import WaysOfSizes, other_ways
 from onnx_fx_export.sizes.dimension_names import name_output_axes
 from onnx_fx_export.sizes.facts import SizeFacts
 from onnx_fx_export.torch_private import shared_bounds, whole_bounds
@@ -96,17 +97,16 @@ class ExportRequest:
             # Trial runs, which compare the model and what was captured of it, are a stage inside this one.
             captured = self.captured(record.stage)
             record.captured = captured.program
-        with record.stage("convert"), conversion_settings(), whole_bounds(), shared_bounds(), record.profiled():
+        with self._converting(record):
             result = self.converted(captured, reference)
-        with whole_bounds(), shared_bounds():
-            result = self._with_other_ways(result, captured, reference)
-        with record.stage("convert"), conversion_settings(), whole_bounds(), shared_bounds(), record.profiled():
-            record.program = result
-            result.capture_strategy = captured.found.strategy
-            if given["optimize"] == "onnxscript":
-                rewrite_with_onnxscript(result.model)
-            self._finish(result, captured)
-            apply_metadata(result.model, captured.program, given["metadata"])
+            search = self._other_ways(result, captured, reference)
+            if search is None:
+                self._complete(result, captured, record)
+        if search is not None:
+            with whole_bounds(), shared_bounds():
+                result = search.merged()
+            with self._converting(record):
+                self._complete(result, captured, record)
         if given["verify"]:
             with record.stage("verify"):
                 result.verified = self._verified(result, reference())
@@ -198,20 +198,34 @@ class ExportRequest:
             input_overrides=captured.input_names,
             output_overrides=self.output_names,
         )
-        return convert(captured.found, names, structure, self.conversion, reference)
+        result = convert(captured.found, names, structure, self.conversion, reference)
+        result.folds_weights = self.conversion.folds_weights
+        return result
 
-    def _with_other_ways(
+    def _other_ways(
         self, result: ONNXProgram, captured: Captured, reference: Callable[[], Reference]
-    ) -> ONNXProgram:
-        """Return the program with what the model does at sizes of other answers, as far as it can be found."""
+    ) -> WaysOfSizes | None:
+        """Return what captures the model at the sizes at which it decides otherwise; None if there are none."""
 
         def convert(found: CapturedProgram) -> ONNXProgram:
             with conversion_settings():
                 return self.converted(dataclasses.replace(captured, found=found), reference)
 
-        if captured.request is None:
-            return result
-        return with_other_ways(captured.request, captured.found, result, convert)
+        return None if captured.request is None else other_ways(captured.request, captured.found, result, convert)
+
+    def _complete(self, result: ONNXProgram, captured: Captured, record: ExportRecord) -> None:
+        """Bring a program into the form in which it is returned."""
+        record.program = result
+        result.capture_strategy = captured.found.strategy
+        if self.given["optimize"] == "onnxscript":
+            rewrite_with_onnxscript(result.model)
+        self._finish(result, captured)
+        apply_metadata(result.model, captured.program, self.given["metadata"])
+
+    @contextlib.contextmanager
+    def _converting(self, record: ExportRecord) -> Iterator[None]:
+        with record.stage("convert"), conversion_settings(), whole_bounds(), shared_bounds(), record.profiled():
+            yield
 
     def _finish(self, result: ONNXProgram, captured: Captured) -> None:
         """Write into a program what the user asked for besides its nodes, and check that it takes the example."""
@@ -225,7 +239,7 @@ class ExportRequest:
         set_custom_opsets(result.model, self.given["custom_opsets"] or {})
         if not isinstance(self.model, torch.export.ExportedProgram):
             _check_example(result, self.args, self.kwargs or {}, captured.found.sizes.apart)
-        result.saving, result.folds_weights = self.saving, self.conversion.folds_weights
+        result.saving = self.saving
 
     def _verified(self, result: ONNXProgram, reference: Reference) -> list[Verified]:
         """Compare with PyTorch on the example; a captured program may carry its own."""

@@ -26,7 +26,7 @@ from onnx_fx_export.torch_private import hint_of
 from onnxops_decomp import LoweringError
 from onnxops_decomp.exporting import Example, ONNXProgram, Way, at_sizes, merge_programs
 
-__all__ = ["WAYS_OF_SIZES", "with_other_ways"]
+__all__ = ["WAYS_OF_SIZES", "WaysOfSizes", "other_ways"]
 
 #: The stage in which the model is captured at sizes of other answers.
 WAYS_OF_SIZES = "ways of sizes"
@@ -43,35 +43,24 @@ _LEAST = 2
 Convert = Callable[[CapturedProgram], ONNXProgram]
 
 
-def with_other_ways(
+def other_ways(
     request: CaptureRequest, captured: CapturedProgram, program: ONNXProgram, convert: Convert
-) -> ONNXProgram:
-    """Return a program for more sizes; the same one where none is found.
+) -> WaysOfSizes | None:
+    """Return what looks for the ways that a model goes at the sizes that its program leaves out; None if none is.
 
     Args:
         request: What was captured.
         captured: The captured program.
-        program: Its ONNX program, which is changed.
+        program: Its ONNX program.
         convert: Makes the ONNX program of a captured one.
     """
     if not _may_have_ways(request, captured):
-        return program
+        return None
     first = Way.of(program, program)
     if first is None or not first.conditions:
-        return program
-    search = _Search(convert, _Captured(request, captured, first))
-    if not search.has_other_answers():
-        return program
-    with request.stage(WAYS_OF_SIZES), warnings.catch_warnings():
-        # What is said of the sizes that one way leaves out is not so of the whole.
-        warnings.simplefilter("ignore")
-        ways = search.ways()
-        if len(ways) == 1:
-            return program
-        try:
-            return merge_programs(ways)
-        except (LoweringError, ValueError):
-            return convert(captured)
+        return None
+    search = WaysOfSizes(convert, _Captured(request, captured, first))
+    return search if search.has_other_answers() else None
 
 
 def _may_have_ways(request: CaptureRequest, captured: CapturedProgram) -> bool:
@@ -109,8 +98,8 @@ class _Captured:
         return TrialRuns(self.captured.program, self.request.model, self.request.example)
 
 
-class _Search:
-    """Looks for ways.
+class WaysOfSizes:
+    """Looks for the ways that a model goes at sizes of other answers.
 
     Args:
         convert: Makes the ONNX program of a captured one.
@@ -134,7 +123,21 @@ class _Search:
         asked = [relation for relation in relations if any(unlike([relation], point) for point in left)]
         return 0 < len(asked) <= _MOST_QUESTIONS
 
-    def ways(self) -> list[Way]:
+    def merged(self) -> ONNXProgram:
+        """Return a program of all ways that are found, which is that of the first way if there is no other one."""
+        first = self._first
+        with first.request.stage(WAYS_OF_SIZES), warnings.catch_warnings():
+            # What is said of the sizes that one way leaves out is not so of the whole.
+            warnings.simplefilter("ignore")
+            ways = self._ways()
+            if len(ways) == 1:
+                return first.way.program
+            try:
+                return merge_programs(ways, folds_weights=first.way.program.folds_weights)
+            except (LoweringError, ValueError):
+                return self._convert(first.captured)
+
+    def _ways(self) -> list[Way]:
         """Capture the model at sizes that are left out, as long as some are found."""
         if self._first.trials.possible and self._is_right(self._first):
             for fixes in (False, True):

@@ -213,7 +213,7 @@ def _is_integer(tree: ast.expr) -> bool:
             return divisor > 0 and _is_integer(left)
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return _is_integer(operand)
-        case ast.Call(func=ast.Name(id="min" | "max"), args=parts):
+        case ast.Call(func=ast.Name(id="abs" | "min" | "max"), args=parts):
             return all(map(_is_integer, parts))
     return False
 
