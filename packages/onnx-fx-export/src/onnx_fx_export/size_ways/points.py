@@ -9,7 +9,7 @@ import sympy
 
 from onnxops_decomp.exporting import at_sizes
 
-__all__ = ["Point", "is_alone", "nearest", "points_around", "unlike"]
+__all__ = ["Point", "is_alone", "meet", "points_around", "unlike"]
 
 #: Sizes by the name of the dimension.
 Point = Mapping[str, int]
@@ -37,10 +37,10 @@ def points_around(
     for point in _changes(relations, tried):
         sizes = {**present, **point}
         found.setdefault(tuple(sizes.values()), sizes)
-    return nearest(found.values(), present)
+    return _nearest(found.values(), present)
 
 
-def nearest(points: Collection[Point], present: Point) -> list[Point]:
+def _nearest(points: Collection[Point], present: Point) -> list[Point]:
     """Return points in the order in which they are tried: usual sizes near those of the example first."""
 
     def distance(point: Point) -> tuple[bool, int]:
@@ -80,3 +80,10 @@ def is_alone(relation: sympy.Basic, name: str, point: Point) -> bool:
     """Tell whether an answer that is another one at some sizes is not so where one of them is larger or smaller."""
     around = ({**point, name: point[name] + step} for step in (-1, 1))
     return not any(unlike([relation], each) for each in around)
+
+
+def meet(relation: sympy.Basic, point: Point) -> bool:
+    """Tell whether both sides of an answer about several dimensions are equal at some sizes, and may be."""
+    if not isinstance(relation, sympy.Eq | sympy.Ge | sympy.Le) or len(relation.free_symbols) < 2:
+        return False
+    return not unlike([sympy.Eq(*relation.args, evaluate=False)], point)

@@ -19,7 +19,7 @@ import torch
 
 from onnx_fx_export.capture.exported_program import capture_example
 from onnx_fx_export.capture.request import CapturedProgram, CaptureRequest
-from onnx_fx_export.size_ways.points import Point, is_alone, points_around, unlike
+from onnx_fx_export.size_ways.points import Point, is_alone, meet, points_around, unlike
 from onnx_fx_export.sizes.questions import Sizes, answered, sliced
 from onnx_fx_export.sizes.trial_runs import TrialRuns, calls_at, plain, user_values
 from onnx_fx_export.torch_private import hint_of
@@ -114,13 +114,15 @@ class WaysOfSizes:
         self._present = {name: hint_of(values[leaf].shape[axis]) for name, (leaf, axis) in places.items()}
         self._bounds = {name: _declared(first.request, several) for name, several in self._dimensions.items()}
         self._attempts = min(_MOST_ATTEMPTS, _MOST_NODES_IN_ALL // _size(first.captured.program))
+        self._asked = self._relations([first], cuts=False)
+        # Dimensions that fit each other in the example, as a mask and what it masks do, are meant to.
+        self._fitting = [sympy.Eq(*each.args) for each in self._asked if meet(each, self._present)]
         self._refused, self._tries = 0, collections.Counter[tuple[frozenset[sympy.Basic], bool]]()
 
     def has_other_answers(self) -> bool:
         """Tell whether what the model's code asked has other answers at sizes that are refused, and not too often."""
-        relations = self._relations([self._first], cuts=False)
-        left = [point for point in self._around(relations) if not self._first.way.takes(point)]
-        asked = [relation for relation in relations if any(unlike([relation], point) for point in left)]
+        left = [point for point in self._around(self._asked) if not self._first.way.takes(point)]
+        asked = [relation for relation in self._asked if any(unlike([relation], point) for point in left)]
         return 0 < len(asked) <= _MOST_QUESTIONS
 
     def merged(self) -> ONNXProgram:
@@ -219,7 +221,8 @@ class WaysOfSizes:
     # ---- sizes
 
     def _around(self, relations: Sequence[sympy.Basic]) -> list[Point]:
-        return points_around(relations, self._present, self._bounds)
+        points = points_around(relations, self._present, self._bounds)
+        return [point for point in points if not unlike(self._fitting, point)]
 
     def _names(self, captured: CapturedProgram) -> dict[sympy.Symbol, str]:
         """Return what the first way calls the symbols of a captured program."""
