@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -31,6 +32,7 @@ from onnx_fx_export.inputs.arguments import (
     parameter_names,
 )
 from onnx_fx_export.lower.convert import ConversionOptions, ModelNames, convert
+from onnx_fx_export.size_ways.search import WaysOfSizes, other_ways
 from onnx_fx_export.sizes.dimension_names import name_output_axes
 from onnx_fx_export.sizes.facts import SizeFacts
 from onnx_fx_export.torch_private import shared_bounds, whole_bounds
@@ -95,13 +97,16 @@ class ExportRequest:
             # Trial runs, which compare the model and what was captured of it, are a stage inside this one.
             captured = self.captured(record.stage)
             record.captured = captured.program
-        with record.stage("convert"), conversion_settings(), whole_bounds(), shared_bounds(), record.profiled():
-            record.program = result = self.converted(captured, reference)
-            result.capture_strategy = captured.found.strategy
-            if given["optimize"] == "onnxscript":
-                rewrite_with_onnxscript(result.model)
-            self._finish(result, captured)
-            apply_metadata(result.model, captured.program, given["metadata"])
+        with self._converting(record):
+            result = self.converted(captured, reference)
+            search = self._other_ways(result, captured, reference)
+            if search is None:
+                self._complete(result, captured, record)
+        if search is not None:
+            with whole_bounds(), shared_bounds():
+                result = search.merged()
+            with self._converting(record):
+                self._complete(result, captured, record)
         if given["verify"]:
             with record.stage("verify"):
                 result.verified = self._verified(result, reference())
@@ -179,7 +184,7 @@ class ExportRequest:
         )
         found = capture(request)
         _warn_of_dropout(found.program)
-        return Captured(found, input_names, request.specs, request.output_axes)
+        return Captured(found, input_names, request.specs, request.output_axes, request)
 
     def converted(self, captured: Captured, reference: Callable[[], Reference]) -> ONNXProgram:
         """Return the ONNX program of a captured one, with what it is to be compared with later."""
@@ -193,7 +198,34 @@ class ExportRequest:
             input_overrides=captured.input_names,
             output_overrides=self.output_names,
         )
-        return convert(captured.found, names, structure, self.conversion, reference)
+        result = convert(captured.found, names, structure, self.conversion, reference)
+        result.folds_weights = self.conversion.folds_weights
+        return result
+
+    def _other_ways(
+        self, result: ONNXProgram, captured: Captured, reference: Callable[[], Reference]
+    ) -> WaysOfSizes | None:
+        """Return what captures the model at the sizes at which it decides otherwise; None if there are none."""
+
+        def convert(found: CapturedProgram) -> ONNXProgram:
+            with conversion_settings():
+                return self.converted(dataclasses.replace(captured, found=found), reference)
+
+        return None if captured.request is None else other_ways(captured.request, captured.found, result, convert)
+
+    def _complete(self, result: ONNXProgram, captured: Captured, record: ExportRecord) -> None:
+        """Bring a program into the form in which it is returned."""
+        record.program = result
+        result.capture_strategy = captured.found.strategy
+        if self.given["optimize"] == "onnxscript":
+            rewrite_with_onnxscript(result.model)
+        self._finish(result, captured)
+        apply_metadata(result.model, captured.program, self.given["metadata"])
+
+    @contextlib.contextmanager
+    def _converting(self, record: ExportRecord) -> Iterator[None]:
+        with record.stage("convert"), conversion_settings(), whole_bounds(), shared_bounds(), record.profiled():
+            yield
 
     def _finish(self, result: ONNXProgram, captured: Captured) -> None:
         """Write into a program what the user asked for besides its nodes, and check that it takes the example."""
@@ -207,7 +239,7 @@ class ExportRequest:
         set_custom_opsets(result.model, self.given["custom_opsets"] or {})
         if not isinstance(self.model, torch.export.ExportedProgram):
             _check_example(result, self.args, self.kwargs or {}, captured.found.sizes.apart)
-        result.saving, result.folds_weights = self.saving, self.conversion.folds_weights
+        result.saving = self.saving
 
     def _verified(self, result: ONNXProgram, reference: Reference) -> list[Verified]:
         """Compare with PyTorch on the example; a captured program may carry its own."""
@@ -234,12 +266,14 @@ class Captured:
         input_names: Names that the user gives its inputs, in order.
         dims: What is declared of the dimensions of each flat input.
         output_axes: What is declared of axes of outputs.
+        request: What was captured; None if it came captured.
     """
 
     found: CapturedProgram
     input_names: Sequence[str]
     dims: Sequence[Mapping[int, Any]] = ()
     output_axes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    request: CaptureRequest | None = None
 
     @property
     def program(self) -> torch.export.ExportedProgram:

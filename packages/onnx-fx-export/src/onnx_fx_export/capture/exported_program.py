@@ -10,7 +10,7 @@ from onnx_fx_export.capture.autocast import cast_inside_calls
 from onnx_fx_export.capture.comparison import agrees_on_example, holds_for_example
 from onnx_fx_export.capture.equations import specializations
 from onnx_fx_export.capture.request import CapturedProgram, CaptureRequest
-from onnx_fx_export.capture.strategies import MEASURED_KERNELS, TRIAL_RUNS, captured_by_strategies
+from onnx_fx_export.capture.strategies import MEASURED_KERNELS, NON_STRICT, TRIAL_RUNS, captured_by_strategies
 from onnx_fx_export.errors import CaptureError, DynamicShapeError, OnnxExporterError
 from onnx_fx_export.inputs.examples import broadcastable, enlarged, has_special_sizes, of_size_one
 from onnx_fx_export.sizes.facts import SizeFacts
@@ -20,7 +20,7 @@ from onnx_fx_export.sizes.small import as_hints, takes_declared_sizes
 from onnx_fx_export.sizes.trial_runs import TrialRuns
 from onnxops_decomp.exporting import Example, restore_calls
 
-__all__ = ["capture"]
+__all__ = ["capture", "capture_example"]
 
 _ENLARGED = (
     "The example was captured at larger sizes, because torch.export treats dynamic dimensions of size 0 or 1 as "
@@ -75,6 +75,16 @@ def capture(request: CaptureRequest) -> CapturedProgram:
     if enlarge:
         raise CaptureError(f"{first}\n{_ENLARGED}") from first.__cause__
     raise first
+
+
+def capture_example(request: CaptureRequest) -> CapturedProgram:
+    """Capture a model with the sizes of its example and no others, by the strategy that runs the model's code.
+
+    Raises:
+        DynamicShapeError: If a declared dimension turned out to be fixed by the model.
+        CaptureError: If the model cannot be captured for another reason.
+    """
+    return _captured(dataclasses.replace(request, strategy=NON_STRICT.name), request.example)
 
 
 def _of_broadcast_example(request: CaptureRequest) -> CapturedProgram | None:
@@ -141,4 +151,4 @@ def _tried(request: CaptureRequest, example: Example, declared: Any) -> Captured
             raise DynamicShapeError.fixed(static)
     restore_calls(program.graph_module)
     cast_inside_calls(program.graph_module)
-    return CapturedProgram(program, facts, recorded.state, strategy)
+    return CapturedProgram(program, facts, recorded.state, strategy, recorded.questions)

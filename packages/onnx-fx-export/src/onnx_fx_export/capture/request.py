@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -16,9 +16,11 @@ from onnx_fx_export.errors import InvalidArgumentError
 from onnx_fx_export.inputs.examples import separated
 from onnx_fx_export.repeats.regions import ModuleClasses
 from onnx_fx_export.sizes.facts import SizeFacts
+from onnx_fx_export.sizes.questions import SizeQuestion
 from onnxops_decomp.exporting import (
     DYNAMIC_NUMBER,
     Example,
+    FlatSpecs,
     bound_arguments,
     call_leaves,
     check_numbers,
@@ -43,12 +45,14 @@ class CapturedProgram:
         sizes: What is known of the sizes that it is right for.
         state: What is known of its state.
         strategy: The name of the strategy that captured it; None for one that came captured.
+        questions: What the model's code asked of sizes; None if that was not noted.
     """
 
     program: torch.export.ExportedProgram
     sizes: SizeFacts = dataclasses.field(default_factory=SizeFacts)
     state: StateNotes = dataclasses.field(default_factory=StateNotes)
     strategy: str | None = None
+    questions: Sequence[SizeQuestion] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,6 +104,23 @@ class CaptureRequest:
         positional = len(pytree.tree_leaves(self.args))
         in_order = [spec for parts in specs.values() for spec in parts]
         return in_order[:positional] + [spec for name in self.kwargs for spec in specs[name]]
+
+    def at(self, example: Example, fixed: Collection[tuple[int, int]] = ()) -> CaptureRequest:
+        """Return the request for another example.
+
+        Args:
+            example: The example, in the structure of this one.
+            fixed: Declared dimensions that become static, each as the place of a leaf and an axis.
+        """
+        args, kwargs = example
+        arguments = bound_arguments(self.model.forward, args, kwargs)
+        names = [*(name for name in arguments if name not in kwargs), *kwargs]
+        left = iter(
+            {axis: dim for axis, dim in spec.items() if (leaf, axis) not in fixed}
+            for leaf, spec in enumerate(self.specs)
+        )
+        declared = {name: FlatSpecs(next(left) for _ in pytree.tree_leaves(arguments[name])) for name in names}
+        return dataclasses.replace(self, args=args, kwargs=kwargs, arguments=arguments, dynamic_shapes=declared)
 
     def for_torch(self) -> dict[str, Any] | None:
         """Return the declared dimensions by parameter as torch.export takes them."""

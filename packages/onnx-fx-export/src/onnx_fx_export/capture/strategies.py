@@ -33,7 +33,7 @@ from onnx_fx_export.torch_private import is_dimension_error, undecided_condition
 from onnxops_core.exporting import warn_user
 from onnxops_decomp.exporting import Example, asks_for_gradients, is_without_data, note_gradients
 
-__all__ = ["MEASURED_KERNELS", "STRATEGIES", "TRIAL_RUNS", "Strategy", "captured_by_strategies"]
+__all__ = ["MEASURED_KERNELS", "NON_STRICT", "STRATEGIES", "TRIAL_RUNS", "Strategy", "captured_by_strategies"]
 
 # The stage in which a model and what was captured of it are compared.
 TRIAL_RUNS = "trial runs"

@@ -39,7 +39,17 @@ Around = Callable[[], contextlib.AbstractContextManager[Any]]
 Values = Callable[[torch.Tensor], torch.Tensor] | None
 _BAG = "embedding_bag"
 
-__all__ = ["TrialRuns", "TrialValues", "Values", "as_plain", "in_order", "plain", "used_nodes", "user_values"]
+__all__ = [
+    "TrialRuns",
+    "TrialValues",
+    "Values",
+    "as_plain",
+    "calls_at",
+    "in_order",
+    "plain",
+    "used_nodes",
+    "user_values",
+]
 
 
 def plain(size: int | torch.SymInt) -> sympy.Expr:
@@ -200,7 +210,7 @@ class TrialRuns:
     ) -> tuple[Example, tuple[list[Any], pytree.TreeSpec]] | None:
         """Return a call at these sizes that the model takes, with what it gives; None if it takes none."""
         with contextlib.suppress(Exception), within():
-            for call in _calls_at(self.program, self.example, sizes, values):
+            for call in calls_at(self.program, self.example, sizes, values):
                 # Where the model raises, whatever it is, the captured program is not right.
                 with contextlib.suppress(Exception):
                     return call, self._eager(call, around)
@@ -274,7 +284,7 @@ def _is_alike(first: pytree.TreeSpec, second: pytree.TreeSpec) -> bool:
     return len(parts) == len(others) and all(map(_is_alike, parts, others))
 
 
-def _calls_at(
+def calls_at(
     program: torch.export.ExportedProgram,
     example: Example,
     sizes: Mapping[sympy.Symbol, sympy.Integer],

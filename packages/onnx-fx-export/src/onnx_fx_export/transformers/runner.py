@@ -30,7 +30,7 @@ class OnnxFxRunner(ModelRunner):
     def __init__(self, metadata: ExportMetadata, model: ir.Model, options: Mapping[str, Any]) -> None:
         super().__init__(metadata)
         self._model, self._session = model, Session(model, None, options)
-        self._constraints = SizeConstraints(json.loads(model.metadata_props.get(CONSTRAINTS_KEY, "[]")))
+        self._constraints = SizeConstraints(json.loads(model.metadata_props.get(CONSTRAINTS_KEY, "[]")), simple=True)
 
     @property
     def device(self) -> torch.device:

@@ -75,6 +75,7 @@ from onnxops_decomp.exporting.program.onnx_program import ONNXProgram
 from onnxops_decomp.exporting.program.running import Session
 from onnxops_decomp.exporting.program.saving import MAX_SINGLE_FILE_BYTES, Saving, replaced_file, save_model
 from onnxops_decomp.exporting.program.verification import Reference, Verified, verify_program
+from onnxops_decomp.exporting.program.ways import Way, merge_programs
 from onnxops_decomp.exporting.reporting.page import ReportedCall
 from onnxops_decomp.exporting.reporting.record import ExportRecord, recorded
 from onnxops_decomp.exporting.reporting.tool_metadata import (
@@ -97,6 +98,7 @@ from onnxops_decomp.exporting.sizes.dimensions import (
 )
 from onnxops_decomp.exporting.sizes.dynamic_shapes import (
     DYNAMIC_NUMBER,
+    FlatSpecs,
     axes_by_number,
     bound_arguments,
     collected_shapes,
@@ -204,6 +206,7 @@ __all__ = [
     "ExportPath",
     "ExportRecord",
     "Failure",
+    "FlatSpecs",
     "FoldBatchNormalization",
     "FuseSkipNormalization",
     "GraphLowering",
@@ -240,6 +243,7 @@ __all__ = [
     "Translations",
     "VerificationError",
     "Verified",
+    "Way",
     "WholeCalls",
     "add_size_checks",
     "affine_of",
@@ -325,6 +329,7 @@ __all__ = [
     "masked_index",
     "math_stand_ins",
     "meeting_refusal",
+    "merge_programs",
     "names_by_leaf",
     "names_in_size",
     "needed_state",

@@ -14,11 +14,13 @@ import sympy
 
 from onnxops_decomp.exporting.sizes.expressions import names_in_size, parsed_size, symbolic_size, value_of_size
 
-__all__ = ["condition_holds", "simplified"]
+__all__ = ["condition_holds", "holds_for_each_size", "simplified"]
 
 # Sizes at which conditions on one dimension are compared, besides those around the numbers in them.
 _SIZES = (*range(-8, 131), *(2**power + step for power in range(8, 21) for step in (-1, 0, 1)))
 _MOST_PERIODS = 64
+# Up to so many sizes are tried one by one.
+_MOST_TRIED = 4096
 # Sizes at which conditions on two dimensions are tried, if no number in them is larger than some of these.
 _SMALL = 16
 _GRID = (*range(21), 32, 33, 64, 100, 127, 128, 1009, 4096)
@@ -43,6 +45,26 @@ def condition_holds(node: ast.expr, sizes: Mapping[str, int]) -> bool:
         return True
     except (ZeroDivisionError, OverflowError, ValueError):
         return False
+
+
+def holds_for_each_size(text: str) -> bool:
+    """Tell whether a condition holds for all sizes of one dimension, as trying sizes shows; False if they do not.
+
+    It is made of sums and products of integers, remainders and quotients by numbers, and comparisons of these, so that
+    what it says repeats itself from some size on.
+    """
+    tree = _tree(text)
+    names = names_in_size(tree)
+    divisors = [
+        part.right.value
+        for part in ast.walk(tree)
+        if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod | ast.FloorDiv)
+        if isinstance(part.right, ast.Constant) and isinstance(part.right.value, int)
+    ]
+    compared = [part for part in ast.walk(tree) if isinstance(part, ast.Compare)]
+    bound = max((math.prod(abs(number) + 1 for number in _numbers(part)) for part in compared), default=1)
+    last = math.prod(divisors) + 2 * bound
+    return len(names) == 1 and last <= _MOST_TRIED and all(_table(tree, min(names), range(last + 1)))
 
 
 def simplified(texts: Iterable[str]) -> list[str]:

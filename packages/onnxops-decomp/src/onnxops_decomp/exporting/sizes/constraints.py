@@ -32,19 +32,29 @@ class SizeConstraints:
         conditions: Python comparisons over the names of dimensions, such as ``batch >= 2`` or ``3 * length % 4 == 0``,
             without those that follow from others.
         places: Lines of the model's code that need them, as far as these are known, by condition.
+        unread: What else has to hold, and cannot be checked.
+
+    Args:
+        conditions: Texts of the conditions.
+        places: Lines by condition.
+        simple: Whether the conditions are as simple as they can be, and stay as they are.
     """
 
-    def __init__(self, conditions: Iterable[str], places: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, conditions: Iterable[str], places: Mapping[str, str] | None = None, *, simple: bool = False
+    ) -> None:
         conditions = list(conditions)
-        _warn_of_unread([text for text in conditions if parsed_size(text) is None])
-        self.conditions = tuple(simplified(conditions))
+        self.unread = tuple(text for text in conditions if parsed_size(text) is None)
+        _warn_of_unread(self.unread)
+        read = [text for text in conditions if text not in self.unread]
+        self.conditions = tuple(read if simple else simplified(read))
         self.places = {short: place for text, place in (places or {}).items() for short in simplified([text])}
         self._parsed = [(text, tree) for text in self.conditions if (tree := parsed_size(text)) is not None]
 
     def renamed(self, names: Mapping[str, str]) -> SizeConstraints:
         """Return the same conditions over dimensions of other names."""
         places = {renamed_text(text, names): place for text, place in self.places.items()}
-        return SizeConstraints((renamed_text(text, names) for text in self.conditions), places)
+        return SizeConstraints((renamed_text(text, names) for text in self.conditions), places, simple=True)
 
     def record(self, model: ir.Model) -> None:
         """Write the conditions into the model's metadata."""
