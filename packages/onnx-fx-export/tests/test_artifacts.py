@@ -27,9 +27,7 @@ class Branch(torch.nn.Module):
 
 class Rectifier(torch.nn.Module):
     def forward(self, x):
-        if x.shape[0] <= 3:
-            raise ValueError("too short")
-        return torch.relu(x)
+        return torch.relu(x) if x.shape[0] > 3 else x
 
 
 def test_a_report_is_one_page_that_refers_to_nothing_else(tmp_path: Path) -> None:

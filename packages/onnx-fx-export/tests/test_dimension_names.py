@@ -17,9 +17,7 @@ X = torch.randn(6, 4)
 
 
 def bounded(x: torch.Tensor) -> torch.Tensor:
-    if x.shape[0] <= 5:
-        raise ValueError("too few rows")
-    return x * 2
+    return x * (2 if x.shape[0] > 5 else 3)
 
 
 class Flat(torch.nn.Module):

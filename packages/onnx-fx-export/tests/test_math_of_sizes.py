@@ -70,16 +70,13 @@ def test_the_size_stays_open(name) -> None:
 
 
 @pytest.mark.parametrize("name", CHOICES)
-def test_what_chooses_a_branch_is_a_condition_where_one_is_captured(name) -> None:
+def test_what_chooses_a_branch_is_a_condition(name) -> None:
     """Its program refuses the sizes that take the other branch, and so does its graph where it is asked to check."""
     function = FunctionModule(lambda x: x * 2 if CHOICES[name](x) else x - 1)
     for example in ((6, 3), (9, 1)):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            shapes = ({0: "n", 1: "m"},)
-            program = export(
-                function, (torch.randn(example),), dynamic_shapes=shapes, size_checks=True, strategy="non-strict"
-            )
+            program = export(function, (torch.randn(example),), dynamic_shapes=({0: "n", 1: "m"},), size_checks=True)
         session = onnxruntime.InferenceSession(program.model_proto.SerializeToString())
         for size in SIZES:
             x = torch.randn(size)
@@ -90,22 +87,6 @@ def test_what_chooses_a_branch_is_a_condition_where_one_is_captured(name) -> Non
                     program(x)
                 with pytest.raises(InvalidArgument, match="size_check"):
                     session.run(None, {"x": x.numpy()})
-
-
-@pytest.mark.parametrize("name", CHOICES)
-def test_what_chooses_a_branch_is_right_or_refused(name) -> None:
-    function = FunctionModule(lambda x: x * 2 if CHOICES[name](x) else x - 1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        program = export(function, (torch.randn(6, 3),), dynamic_shapes=({0: "n", 1: "m"},))
-    for size in ((6, 3), *SIZES):
-        x = torch.randn(size)
-        try:
-            result = program(x)
-        except InvalidArgumentError:
-            assert bool(CHOICES[name](x)) != bool(CHOICES[name](torch.randn(6, 3)))
-        else:
-            torch.testing.assert_close(result, function(x))
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

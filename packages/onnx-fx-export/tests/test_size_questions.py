@@ -435,11 +435,10 @@ def test_two_sizes_that_make_one_together_are_left_in() -> None:
 
 def test_a_size_at_which_the_model_does_something_else_is_refused() -> None:
     model, x = OneApart(), torch.randn(2, 6)
-    program = export(model, (x,), dynamic_shapes=({1: "s"},), strategy="non-strict")
+    program = export(model, (x,), dynamic_shapes=({1: "s"},))
     torch.testing.assert_close(program(x[:, :3]), model(x[:, :3]))
     with pytest.raises(InvalidArgumentError, match="captured for"):
         program(x[:, :2])
-    torch.testing.assert_close(export(model, (x,), dynamic_shapes=({1: "s"},))(x[:, :2]), model(x[:, :2]))
     with pytest.raises(DynamicShapeError):
         export(model, (x,), dynamic_shapes=({1: Dim("s", min=2)},))
 
@@ -506,7 +505,7 @@ def test_a_size_that_becomes_a_number_of_the_example_is_refused(declared: object
 
 def test_conditions_of_what_dynamo_captured_are_kept() -> None:
     """Dynamo counts the arguments where torch.export names them."""
-    model = FunctionModule(lambda x: x * int(x.shape[1] * 0.5) if x.shape[1] > 10 else x.reshape(5, 5))
+    model = FunctionModule(lambda x: x * int(x.shape[1] * 0.5) if x.shape[1] > 10 else x)
     program = export(model, (torch.randn(2, 40),), dynamic_shapes=({1: "s"},))
     torch.testing.assert_close(program(torch.ones(2, 20)), torch.full((2, 20), 10.0))
     with pytest.raises(InvalidArgumentError, match="captured for s >= 11"):

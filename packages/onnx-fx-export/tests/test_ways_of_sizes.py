@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,9 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from onnx_fx_export import InvalidArgumentError, export
+from onnx_fx_export import InvalidArgumentError
+from onnx_fx_export import export as export_by
 from onnx_fx_export.size_ways import search
 
+export = functools.partial(export_by, strategy="size-ways")
 BOTH = ({0: "rows", 1: "steps"},)
 
 
@@ -94,7 +97,7 @@ def test_sizes_of_results_that_the_program_cannot_return_are_refused() -> None:
     assert refused
 
 
-@pytest.mark.parametrize("options", [{"strategy": "non-strict"}, {"trial_runs": False}])
+@pytest.mark.parametrize("options", [{"strategy": "non-strict"}, {"strategy": None}, {"trial_runs": False}])
 def test_a_program_that_is_not_compared_is_for_the_sizes_of_its_example(options: dict[str, Any]) -> None:
     program = export(Model(compared), (torch.randn(3, 7, 4),), dynamic_shapes=BOTH, **options)
 

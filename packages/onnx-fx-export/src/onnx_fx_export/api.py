@@ -73,6 +73,7 @@ def export(
         "both-ways",
         "transforms",
         "strict",
+        "size-ways",
     ]
     | None = None,
     widen_bfloat16: bool = False,
@@ -143,7 +144,8 @@ def export(
             that the data leaves as if there were many. ``"both-ways"`` captures the model with both answers to each
             condition that the data decides, and writes an If. ``"transforms"`` captures gradients and ``vmap`` in the
             model as what they compute. These compare the result with the model. ``"strict"`` is ``torch.export`` with
-            Dynamo.
+            Dynamo. ``"size-ways"``, which is taken only on request, captures the model again at sizes at which its code
+            decides otherwise, and writes an If on the sizes.
         widen_bfloat16: Whether operators compute in float32 where ONNX Runtime has no bfloat16 kernel for the CPU;
             weights, inputs and outputs stay as they are.
         nan: ``"finite"`` for the plain operators, which leave extrema, positions and orders to the runtime where some

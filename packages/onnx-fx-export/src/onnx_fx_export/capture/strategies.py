@@ -33,7 +33,15 @@ from onnx_fx_export.torch_private import is_dimension_error, undecided_condition
 from onnxops_core.exporting import warn_user
 from onnxops_decomp.exporting import Example, asks_for_gradients, is_without_data, note_gradients
 
-__all__ = ["MEASURED_KERNELS", "NON_STRICT", "STRATEGIES", "TRIAL_RUNS", "Strategy", "captured_by_strategies"]
+__all__ = [
+    "MEASURED_KERNELS",
+    "NON_STRICT",
+    "SIZE_WAYS",
+    "STRATEGIES",
+    "TRIAL_RUNS",
+    "Strategy",
+    "captured_by_strategies",
+]
 
 # The stage in which a model and what was captured of it are compared.
 TRIAL_RUNS = "trial runs"
@@ -130,6 +138,10 @@ def _no_blocks(attempts: Attempts) -> str:
 
 def _never(attempts: Attempts) -> str:
     return ""
+
+
+def _not_asked_for(attempts: Attempts) -> str:
+    return "" if attempts.request.strategy is not None else "strategy= does not ask for it"
 
 
 def _uncompared(attempts: Attempts) -> str:
@@ -326,9 +338,12 @@ BOTH_WAYS = Strategy("both-ways", _not_both_ways, lambda attempts: record_both_w
 MEASURED = Strategy(MEASURED_KERNELS, _not_measured, lambda attempts: record_measured(attempts.run))
 TRANSFORMS = Strategy("transforms", _no_transforms, _record_transforms)
 STRICT = Strategy("strict", _not_for_dynamo, _record_strict)
+# The sizes of the example's answers; those of the others are looked for when it is converted.
+SIZE_WAYS = Strategy("size-ways", _not_asked_for, _record_non_strict)
 
 STRATEGIES: Mapping[str, Strategy] = {
-    one.name: one for one in (BLOCKS, NON_STRICT, LOOPS, SCANNED, MEASURED, OPEN, BOTH_WAYS, TRANSFORMS, STRICT)
+    one.name: one
+    for one in (BLOCKS, NON_STRICT, LOOPS, SCANNED, MEASURED, OPEN, BOTH_WAYS, TRANSFORMS, STRICT, SIZE_WAYS)
 }
 
 

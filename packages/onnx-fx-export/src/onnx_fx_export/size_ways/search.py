@@ -19,6 +19,7 @@ import torch
 
 from onnx_fx_export.capture.exported_program import capture_example
 from onnx_fx_export.capture.request import CapturedProgram, CaptureRequest
+from onnx_fx_export.capture.strategies import SIZE_WAYS
 from onnx_fx_export.size_ways.points import Point, is_alone, meet, points_around, unlike
 from onnx_fx_export.sizes.questions import Sizes, answered, sliced
 from onnx_fx_export.sizes.trial_runs import TrialRuns, calls_at, plain, user_values
@@ -66,7 +67,7 @@ def other_ways(
 def _may_have_ways(request: CaptureRequest, captured: CapturedProgram) -> bool:
     return bool(
         captured.questions
-        and request.strategy is None
+        and request.strategy == SIZE_WAYS.name
         and request.trial_runs
         and not request.has_dynamic_numbers
         and _size(captured.program) <= _MOST_NODES

@@ -110,10 +110,10 @@ OPTIONS: Mapping[str, Option] = {
     "strategy": Option(
         either(
             *("repeated-blocks", "non-strict", "row-loops", "size-loops", "measured-kernels", "open-sizes"),
-            *("both-ways", "transforms", "strict"),
+            *("both-ways", "transforms", "strict", "size-ways"),
         ).or_none(),
         _by_torchscript("a TorchScript program is traced or scripted, not captured by torch.export"),
-        about="By default they are tried in this order.",
+        about="By default they are tried in this order, without the last one.",
     ),
     "widen_bfloat16": Option(FLAG),
     "nan": Option(either("exact", "finite"), asks=lambda value: value == "exact"),
