@@ -98,3 +98,8 @@ def test_of_many_conditions_the_warning_lists_the_shortest() -> None:
 
 def _all_hold(trees: list[ast.expr], sizes: dict[str, int]) -> bool:
     return all(condition_holds(tree, sizes) for tree in trees)
+
+
+def test_conditions_on_dimensions_that_get_one_name_are_short_again() -> None:
+    constraints = SizeConstraints(["a <= 8", "b <= 6", "a == b"])
+    assert constraints.renamed({"a": "n", "b": "n"}).conditions == ("n <= 6",)

@@ -241,16 +241,20 @@ class TrialRuns:
         nearby, _ = self.run(sizes, values=lambda tensor: _nudged(values(tensor)))
         return nearby is not None and all(map(are_close, nearby, expected))
 
-    def _without_crashes(self, inventory: Inventory) -> contextlib.AbstractContextManager[Any]:
-        """Refuse calls that end the process, where any may be made: a mode makes each other operator much slower.
-
-        At other sizes the model may make calls that the program does not have.
-        """
+    @functools.cached_property
+    def _has_bags(self) -> bool:
+        """Whether the program, or the model at other sizes, may make calls that end the process."""
         graphs = (module.graph for module in self.program.graph_module.modules() if hasattr(module, "graph"))
-        has_bags = any(_BAG in str(node.target) for graph in graphs for node in graph.nodes)
-        functions = (function for function in inventory.functions if isinstance(function, types.FunctionType))
-        may_have = has_bags or any(_BAG in code_names(function.__code__) for function in functions)
-        return WithoutEmptyBags() if may_have else contextlib.nullcontext()
+        functions = (each for each in self.inventories[0].functions if isinstance(each, types.FunctionType))
+        return (
+            any(isinstance(module, torch.nn.EmbeddingBag) for module in self.model.modules())
+            or any(_BAG in str(node.target) for graph in graphs for node in graph.nodes)
+            or any(_BAG in code_names(function.__code__) for function in functions)
+        )
+
+    def _without_crashes(self) -> contextlib.AbstractContextManager[Any]:
+        """Refuse calls that end the process, where any may be made: a mode makes each other operator much slower."""
+        return WithoutEmptyBags() if self._has_bags else contextlib.nullcontext()
 
     def _eager(self, call: Example, around: Around) -> tuple[list[Any], pytree.TreeSpec]:
         """Return the leaves of what the model gives for a call, and its structure; whatever it changes is put back.
@@ -259,16 +263,11 @@ class TrialRuns:
             Exception: Whatever the model raises.
         """
         known = self.inventories[0] if self.inventories else None
-        with (
-            kept_inventory(self.model, known) as inventory,
-            gradient_mode(self.model),
-            self._without_crashes(inventory),
-            _same_random_numbers(),
-        ):
+        with kept_inventory(self.model, known) as inventory, gradient_mode(self.model), _same_random_numbers():
             self.inventories[:] = [inventory]
             kept = KeptContents([*inventory.weights.values(), *inventory.tensors.values()])
             try:
-                with kept, around():
+                with self._without_crashes(), kept, around():
                     results = self.model(*copy.deepcopy(call[0]), **copy.deepcopy(call[1]))
                 leaves, structure = pytree.tree_flatten(results)
                 return [x.detach().clone() if isinstance(x, torch.Tensor) else x for x in leaves], structure

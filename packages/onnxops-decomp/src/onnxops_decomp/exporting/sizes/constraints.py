@@ -47,6 +47,7 @@ class SizeConstraints:
         self.unread = tuple(text for text in conditions if parsed_size(text) is None)
         _warn_of_unread(self.unread)
         read = [text for text in conditions if text not in self.unread]
+        self._simple = simple
         self.conditions = tuple(read if simple else simplified(read))
         self.places = {short: place for text, place in (places or {}).items() for short in simplified([text])}
         self._parsed = [(text, tree) for text in self.conditions if (tree := parsed_size(text)) is not None]
@@ -54,7 +55,9 @@ class SizeConstraints:
     def renamed(self, names: Mapping[str, str]) -> SizeConstraints:
         """Return the same conditions over dimensions of other names."""
         places = {renamed_text(text, names): place for text, place in self.places.items()}
-        return SizeConstraints((renamed_text(text, names) for text in self.conditions), places, simple=True)
+        texts = (renamed_text(text, names) for text in self.conditions)
+        # Two dimensions may be of one name now.
+        return SizeConstraints(texts, places, simple=self._simple)
 
     def record(self, model: ir.Model) -> None:
         """Write the conditions into the model's metadata."""
