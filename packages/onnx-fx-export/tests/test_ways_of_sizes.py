@@ -68,6 +68,23 @@ def calls() -> Iterator[torch.Tensor]:
     yield from (torch.randn(rows, steps, 4) for rows, steps in itertools.product(range(2, 6), range(2, 13)))
 
 
+def test_the_strategy_is_named_where_sizes_are_left_out() -> None:
+    model, x = Model(compared).eval(), torch.randn(3, 7, 4)
+    with pytest.warns(UserWarning, match='t >= 5.* export with strategy="size-ways", or change the code'):
+        program = export_by(model, (x,), dynamic_shapes=({1: "t"},))
+
+    with pytest.raises(InvalidArgumentError, match='of such sizes, with strategy="size-ways", or without code'):
+        program(torch.randn(3, 3, 4))
+
+
+@pytest.mark.filterwarnings("ignore:The model is right for only some")
+@pytest.mark.parametrize("chosen", [{"strategy": "size-ways"}, {"strategy": "non-strict"}, {"trial_runs": False}])
+def test_the_strategy_is_not_named_where_it_would_not_help(chosen: dict[str, Any]) -> None:
+    program = export_by(Model(compared).eval(), (torch.randn(3, 7, 4),), dynamic_shapes=({1: "t"},), **chosen)
+
+    assert not program.constraints.remedy
+
+
 @pytest.mark.parametrize("steps", [4, 7])
 @pytest.mark.parametrize("function", [compared, padded, among, of_both])
 def test_each_size_takes_its_way(function: Callable[..., Any], steps: int) -> None:

@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 
 from onnx_fx_export.capture.exported_program import capture
 from onnx_fx_export.capture.request import CapturedProgram, CaptureRequest, Stage
+from onnx_fx_export.capture.strategies import SIZE_WAYS
 from onnx_fx_export.errors import (
     CaptureError,
     ConversionError,
@@ -32,7 +33,7 @@ from onnx_fx_export.inputs.arguments import (
     parameter_names,
 )
 from onnx_fx_export.lower.convert import ConversionOptions, ModelNames, convert
-from onnx_fx_export.size_ways.search import WaysOfSizes, other_ways
+from onnx_fx_export.size_ways.search import WaysOfSizes, may_have_ways, other_ways
 from onnx_fx_export.sizes.dimension_names import name_output_axes
 from onnx_fx_export.sizes.facts import SizeFacts
 from onnx_fx_export.torch_private import shared_bounds, whole_bounds
@@ -230,6 +231,8 @@ class ExportRequest:
     def _finish(self, result: ONNXProgram, captured: Captured) -> None:
         """Write into a program what the user asked for besides its nodes, and check that it takes the example."""
         dims = [dim for by_axis in captured.dims for dim in by_axis.values()]
+        if not self.given["strategy"] and captured.request and may_have_ways(captured.request, captured.found):
+            result.constraints.remedy = f'strategy="{SIZE_WAYS.name}"'
         # Dim.AUTO promises nothing.
         if not any(dim is Dim.AUTO for dim in dims):
             warn_of_bounds(result.constraints, [bound for dim in dims for bound in declared_bounds(dim)])

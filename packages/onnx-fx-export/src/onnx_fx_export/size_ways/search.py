@@ -19,7 +19,7 @@ import torch
 
 from onnx_fx_export.capture.exported_program import capture_example
 from onnx_fx_export.capture.request import CapturedProgram, CaptureRequest
-from onnx_fx_export.capture.strategies import SIZE_WAYS
+from onnx_fx_export.capture.strategies import NON_STRICT, SIZE_WAYS
 from onnx_fx_export.size_ways.points import Point, is_alone, meet, points_around, unlike
 from onnx_fx_export.sizes.questions import Sizes, answered, sliced
 from onnx_fx_export.sizes.trial_runs import TrialRuns, calls_at, plain, user_values
@@ -27,7 +27,7 @@ from onnx_fx_export.torch_private import hint_of
 from onnxops_decomp import LoweringError
 from onnxops_decomp.exporting import Example, ONNXProgram, Way, at_sizes, merge_programs
 
-__all__ = ["WAYS_OF_SIZES", "WaysOfSizes", "other_ways"]
+__all__ = ["WAYS_OF_SIZES", "WaysOfSizes", "may_have_ways", "other_ways"]
 
 #: The stage in which the model is captured at sizes of other answers.
 WAYS_OF_SIZES = "ways of sizes"
@@ -55,7 +55,7 @@ def other_ways(
         program: Its ONNX program.
         convert: Makes the ONNX program of a captured one.
     """
-    if not _may_have_ways(request, captured):
+    if request.strategy != SIZE_WAYS.name or not may_have_ways(request, captured):
         return None
     first = Way.of(program, program)
     if first is None or not first.conditions:
@@ -64,10 +64,16 @@ def other_ways(
     return search if search.has_other_answers() else None
 
 
-def _may_have_ways(request: CaptureRequest, captured: CapturedProgram) -> bool:
+def may_have_ways(request: CaptureRequest, captured: CapturedProgram) -> bool:
+    """Tell whether the ways of a model can be looked for, if that is asked for.
+
+    Args:
+        request: What was captured.
+        captured: The captured program.
+    """
     return bool(
         captured.questions
-        and request.strategy == SIZE_WAYS.name
+        and captured.strategy in {NON_STRICT.name, SIZE_WAYS.name}
         and request.trial_runs
         and not request.has_dynamic_numbers
         and _size(captured.program) <= _MOST_NODES

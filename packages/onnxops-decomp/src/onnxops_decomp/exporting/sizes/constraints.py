@@ -33,6 +33,7 @@ class SizeConstraints:
             without those that follow from others.
         places: Lines of the model's code that need them, as far as these are known, by condition.
         unread: What else has to hold, and cannot be checked.
+        remedy: An option of the export that may lift them, as users are told; empty if there is none.
 
     Args:
         conditions: Texts of the conditions.
@@ -44,6 +45,7 @@ class SizeConstraints:
         self, conditions: Iterable[str], places: Mapping[str, str] | None = None, *, simple: bool = False
     ) -> None:
         conditions = list(conditions)
+        self.remedy = ""
         self.unread = tuple(text for text in conditions if parsed_size(text) is None)
         _warn_of_unread(self.unread)
         read = [text for text in conditions if text not in self.unread]
@@ -57,7 +59,9 @@ class SizeConstraints:
         places = {renamed_text(text, names): place for text, place in self.places.items()}
         texts = (renamed_text(text, names) for text in self.conditions)
         # Two dimensions may be of one name now.
-        return SizeConstraints(texts, places, simple=self._simple)
+        renamed = SizeConstraints(texts, places, simple=self._simple)
+        renamed.remedy = self.remedy
+        return renamed
 
     def record(self, model: ir.Model) -> None:
         """Write the conditions into the model's metadata."""
@@ -99,9 +103,10 @@ class SizeConstraints:
         for text, tree in self._parsed:
             if not condition_holds(tree, sizes):
                 known = ", ".join(f"{name} = {value}" for name, value in sizes.items() if name.isidentifier())
+                remedy = f"with {self.remedy}, " if self.remedy else ""
                 raise InvalidArgumentError(
                     f"The model was captured for {text}, but is called with {known}. Export it with an example of "
-                    "such sizes, or without code that depends on them."
+                    f"such sizes, {remedy}or without code that depends on them."
                 )
 
 
@@ -154,10 +159,11 @@ def warn_of_bounds(constraints: SizeConstraints, declared: Iterable[str]) -> Non
         if _leaves_out(text, bounds, text in places)
     ]
     if found:
+        remedy = f"export with {constraints.remedy}, " if constraints.remedy else ""
         warn_user(
             f"The model is right for only some of the declared sizes: {_listed(found)}. Its program refuses the "
-            "others. Declare the bounds, as torch.export.Dim('n', min=..., max=...) does, or change the code that "
-            "needs them."
+            "others. Declare the bounds, as torch.export.Dim('n', min=..., max=...) does, "
+            f"{remedy}or change the code that needs them."
         )
 
 
