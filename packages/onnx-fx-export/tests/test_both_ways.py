@@ -99,6 +99,12 @@ def of_equal_constants(linear: nn.Module, x: torch.Tensor) -> Any:
     return linear(x) / torch.tensor([2.0, 3.0, 4.0])
 
 
+def of_whole_tensors(linear: nn.Module, x: torch.Tensor) -> Any:
+    if torch.equal(x, x.abs()) or torch.allclose(x, -x.abs(), rtol=1e-3):
+        return linear(x)
+    return x + 1 if (x[0, 0] > 0).is_nonzero() else x
+
+
 def in_pairs(linear: nn.Module, x: torch.Tensor) -> Any:
     """One shape whose size each way computes in its own steps."""
     rows = x.shape[0] + x.shape[0] % 2
@@ -123,7 +129,7 @@ def inputs() -> list[torch.Tensor]:
     "function",
     [
         *(returned, with_constants, of_a_mask, remembered, nested, written, of_rows, of_a_number),
-        *(of_equal_constants, in_pairs),
+        *(of_equal_constants, in_pairs, of_whole_tensors),
     ],
 )
 def test_both_ways_are_kept(function: Callable[..., Any]) -> None:

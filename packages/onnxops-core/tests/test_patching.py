@@ -1,12 +1,13 @@
 """Replacements of attributes are counted, belong to their threads, and are undone in any order."""
 
 import itertools
+import math
 import threading
 import types
 
 import pytest
 
-from onnxops_core.patching import original, replaced
+from onnxops_core.patching import original, replaced, without_replacement
 
 
 def usual():
@@ -159,3 +160,13 @@ def test_an_error_undoes_the_replacement_and_its_original_is_known(module):
         raise KeyError(original(module, "function"))
 
     assert module.function is usual
+
+
+def test_a_replacement_tells_what_it_stands_for() -> None:
+    usual, other = math.sqrt, math.exp
+    for in_all_threads in (False, True):
+        with replaced([(math, "sqrt", lambda x: -x)], in_all_threads=in_all_threads):
+            assert math.sqrt(4) == -4
+            assert without_replacement(math.sqrt) is usual
+            assert without_replacement(other) is other
+    assert without_replacement(math.sqrt) is usual

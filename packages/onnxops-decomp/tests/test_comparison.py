@@ -1,10 +1,17 @@
 """Comparisons, logic, choice, extrema of two tensors and clamp equal eager PyTorch."""
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
 
+import onnx_ir as ir
 import pytest
 import torch
-from decomp_harness import check
+from decomp_harness import check, compare, run
+
+from onnxops_decomp.builder.op_builder import OpBuilder
+from onnxops_decomp.files.model import build_model
+from onnxops_decomp.lowerings import builtin_table
 
 NAN, INF = float("nan"), float("inf")
 SPECIAL = torch.tensor([NAN, INF, -INF, 0.0, -0.0, 1.5, -2.0])
@@ -109,6 +116,23 @@ def test_clamp_by_tensors_promotes() -> None:
 
 def test_clamp_of_integers_by_a_fraction() -> None:
     check(lambda x: (x.clamp(min=0.5), x.clamp_max(2), x.clamp_min(1)), torch.arange(-2, 4))
+
+
+@pytest.mark.parametrize("opset", [10, 13, 20])
+@pytest.mark.parametrize("dims", [(("n", 2), ("m", 2)), (("n", "k"), ("n", "l")), (("n", 2), ("n", 2)), ((3, 2), (2,))])
+def test_equal_compares_sizes(dims: Sequence[Any], opset: int) -> None:
+    op = OpBuilder(opset)
+    x, y = (op.input(name, ir.DataType.FLOAT, sizes) for name, sizes in zip("xy", dims, strict=True))
+    equal = builtin_table()["aten::equal"].function(op, x, y)
+    proto = ir.to_proto(build_model(op, [equal, op.Size(x), op.Size(y)], name="test"))
+    ones = [torch.ones(rows, width) for rows, width in itertools.product((0, 1, 3), (1, 2))]
+    for a, b in itertools.product(ones, [*ones, torch.ones(3, 2) / 2, torch.ones(2)]):
+        sizes: dict[Any, int] = {}
+        declared = zip((*dims[0], *dims[1]), (*a.shape, *b.shape), strict=False)
+        if (a.dim(), b.dim()) == tuple(map(len, dims)) and all(
+            (dim if isinstance(dim, int) else sizes.setdefault(dim, size)) == size for dim, size in declared
+        ):
+            compare(run(proto, [a, b])[:1], [torch.tensor(torch.equal(a, b))])
 
 
 @pytest.mark.parametrize("equal_nan", [False, True])

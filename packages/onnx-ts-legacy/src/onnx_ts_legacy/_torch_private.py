@@ -41,7 +41,7 @@ from torch.fx.experimental.symbolic_shapes import (
 )
 from torch.onnx.ops import _symbolic_impl
 
-from onnxops_core.exporting import original, replaced, symbolic, symbolic_multi_out
+from onnxops_core.exporting import original, replaced, symbolic, symbolic_multi_out, without_replacement
 
 __all__ = [
     "CHECK",
@@ -76,6 +76,7 @@ __all__ = [
     "refuses_symbols",
     "registered_symbolics",
     "same_storage",
+    "scripting_of_originals",
     "set_at_least_one",
     "shape_as_tensor",
     "shape_env",
@@ -312,6 +313,28 @@ def trace_graph(
     with replaced([(torch.jit._trace, "_trace_module_map", dict(scopes))]):
         graph, _ = torch._C._create_graph_by_tracing(call, tuple(tensors), lambda variable: "", False, False)
     return graph
+
+
+def scripting_of_originals() -> contextlib.AbstractContextManager[None]:
+    """Let functions that are scripted while a model is traced call torch's own functions, not what stands in for them.
+
+    (The compiler looks them up by ``torch.jit._builtins._find_builtin`` and ``torch.jit._recursive.try_compile_fn``.)
+    """
+    find, compile_function = torch.jit._builtins._find_builtin, torch.jit._recursive.try_compile_fn
+
+    def find_original(fn: Any) -> Any:
+        return find(without_replacement(fn))
+
+    def compile_original(fn: Any, loc: Any) -> Any:
+        return compile_function(without_replacement(fn), loc)
+
+    return replaced(
+        [
+            (torch.jit._builtins, "_find_builtin", find_original),
+            (torch.jit._recursive, "_find_builtin", find_original),
+            (torch.jit._recursive, "try_compile_fn", compile_original),
+        ]
+    )
 
 
 def recorded_aliases(refused: Callable[[str], Exception]) -> contextlib.AbstractContextManager[None]:

@@ -13,7 +13,7 @@ from onnxops_core.isolation import (
     without_autocast,
     without_collection,
 )
-from onnxops_core.patching import original, replaced
+from onnxops_core.patching import original, replaced, without_replacement
 from onnxops_core.symbolic import is_symbolic_overload, symbolic, symbolic_multi_out
 from onnxops_core.user_warnings import warn_user
 
@@ -34,4 +34,5 @@ __all__ = [
     "warn_user",
     "without_autocast",
     "without_collection",
+    "without_replacement",
 ]

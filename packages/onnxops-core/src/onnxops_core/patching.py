@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-__all__ = ["original", "replaced"]
+__all__ = ["original", "replaced", "without_replacement"]
 
 _MISSING: Any = object()
 _DESCRIPTORS = (property, classmethod)
@@ -88,6 +88,12 @@ def original(owner: Any, name: str) -> Any:
     """Return what an attribute is without the replacements of :func:`replaced`."""
     place = _places.get((id(owner), name))
     return getattr(owner, name) if place is None else place.usual
+
+
+def without_replacement(value: Any) -> Any:
+    """Return what a replacement of :func:`replaced` stands for at present, and any other value as it is."""
+    with _lock:
+        return next((place.usual for place in _places.values() if place.installed is value), value)
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ import torch
 from onnx_ts_legacy.calls.math import NUMBER_FUNCTIONS
 from onnx_ts_legacy.calls.rows import Handler, of_operands, rows
 from onnx_ts_legacy.calls.scalars import ARITHMETIC, FUNCTIONS, INTEGER, as_float, as_int, binary, unary
+from onnx_ts_legacy.calls.tensor_truths import TENSOR_TRUTHS, truth_of_tensor
 from onnx_ts_legacy.errors import ScriptValueError
 from onnx_ts_legacy.graph.sources import asks_for_fused_layer
 from onnx_ts_legacy.state.context import ConversionContext
@@ -44,13 +45,17 @@ def _range_length(context: ConversionContext, start: Any, end: Any, step: Any) -
 
 def _bool(context: ConversionContext, a: Any) -> Any:
     """Return ``bool(a)`` of a number or a tensor of one element."""
-    return truth_of(context, number_in(context, a) if isinstance(a, Tensor) else a)
+    return truth_of_tensor(context, a) if isinstance(a, Tensor) else truth_of(context, a)
 
 
 _TAKE_TENSORS = frozenset(
     f"aten::{name}"
     for name in ("Int", "Float", "Bool", "IntImplicit", "FloatImplicit", "ScalarImplicit", "item", "Scalar")
 )
+
+
+def _is_of_tensor(context: ConversionContext, node: Any, args: Sequence[Any]) -> bool:
+    return isinstance(args[0], Tensor)
 
 
 def _is_of_runtime_number(context: ConversionContext, node: Any, args: Sequence[Any]) -> bool:
@@ -118,5 +123,6 @@ SCALAR_ROWS = (
     # Whether a mask is the causal one is a hint to the layers of a transformer, which apply the mask without it, too.
     *rows({"aten::Bool": of_operands(lambda context, a: False)}, _is_hint_of_layer),
     *rows({kind: _typed(function) for kind, function in _OPERATORS.items()}, _is_of_runtime_number),
+    *rows({kind: of_operands(function) for kind, function in TENSOR_TRUTHS.items()}, _is_of_tensor),
     *rows({kind: of_operands(function) for kind, function in _OF_MEMBERS.items()}, _is_of_members),
 )

@@ -356,6 +356,7 @@ def _traced(
         unfused_layers(),
         private.recorded_aliases(_unrecorded),
         private.recorded_symbolics(),
+        private.scripting_of_originals(),
         autocast.recorded(),
         kept_state(model) as found,
         reported_frozen_values(refuses, state == "io") as frozen,  # sees the model's calls, not those of the others

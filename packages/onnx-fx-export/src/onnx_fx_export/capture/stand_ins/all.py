@@ -11,6 +11,7 @@ from onnx_fx_export.capture.stand_ins.encoders import encoders_without_branches
 from onnx_fx_export.capture.stand_ins.masks import masks_without_loops
 from onnx_fx_export.capture.stand_ins.patch_grids import patches_of_all_images
 from onnx_fx_export.capture.stand_ins.recurrent import packed_states_unchecked
+from onnx_fx_export.capture.stand_ins.tensor_truths import truths_of_elements
 from onnxops_decomp.exporting import casts_that_change_something
 
 __all__ = ["stand_ins"]
@@ -19,7 +20,7 @@ __all__ = ["stand_ins"]
 _STAND_INS = (
     *(any_number_of_boxes, masks_without_loops, masks_where_needed),
     *(encoders_without_branches, packed_states_unchecked, patches_of_all_images),
-    casts_that_change_something,
+    *(casts_that_change_something, truths_of_elements),
 )
 
 

@@ -11,6 +11,7 @@ import torch
 
 from onnxops_decomp.dtypes import promote, promoted, result_dtype
 from onnxops_decomp.lowerings.registry import Function, lowering
+from onnxops_decomp.spec.inference import same_dim
 
 if TYPE_CHECKING:
     from onnxops_decomp.builder.op_builder import OpBuilder
@@ -52,8 +53,21 @@ def ne(op: OpBuilder, self: ir.Value, other: ir.Value) -> ir.Value:
 
 @lowering(aten.equal.default)
 def equal(op: OpBuilder, self: ir.Value, other: ir.Value) -> ir.Value:
+    pairs = list(zip(op.sizes(self), op.sizes(other), strict=False))
+    if op.rank(self) != op.rank(other) or any(a != b for a, b in pairs if isinstance(a, int) and isinstance(b, int)):
+        return op.constant(False)
     left, right = promote(op, self, other)
-    return op.cast(op.ReduceMin(op.cast(op.Equal(left, right), ir.DataType.UINT8), keepdims=0), BOOL)
+    if all(same_dim(op.dim(a), op.dim(b)) for a, b in pairs):
+        return _all_true(op, op.Equal(left, right))
+    # Where the sizes differ, so many elements can be compared at least, whatever comes of it.
+    left, right = op.reshape(left, [-1]), op.reshape(right, [-1])
+    count = op.vector([op.size_min(op.size(left, 0), op.size(right, 0))])
+    begun = op.Equal(*(op.Slice(flat, [0], count, [0]) for flat in (left, right)))
+    return op.And(_all_true(op, op.Equal(op.Shape(self), op.Shape(other))), _all_true(op, begun))
+
+
+def _all_true(op: OpBuilder, truths: ir.Value) -> ir.Value:
+    return op.cast(op.ReduceMin(op.cast(truths, ir.DataType.UINT8), keepdims=0), BOOL)
 
 
 def _logical(op_type: str) -> Function:
@@ -229,5 +243,4 @@ def allclose(
     atol: float = 1e-08,
     equal_nan: bool = False,
 ) -> ir.Value:
-    close = isclose(op, self, other, rtol, atol, equal_nan)
-    return op.cast(op.ReduceMin(op.cast(close, ir.DataType.UINT8), keepdims=0), BOOL)
+    return _all_true(op, isclose(op, self, other, rtol, atol, equal_nan))

@@ -1,0 +1,40 @@
+"""``torch.equal``, ``torch.allclose`` and ``torch.is_nonzero`` as the truth of a tensor, which ``if`` may ask for.
+
+torch.export has no way to go on where they give a Python value that the data decides, whatever is done with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+
+from onnxops_core.exporting import replaced
+
+__all__ = ["truths_of_elements"]
+
+
+@contextlib.contextmanager
+def truths_of_elements() -> Iterator[None]:
+    """Compute them with operators in the body."""
+    owners = (torch, torch.Tensor)
+    with replaced([(owner, f.__name__, f) for owner in owners for f in (equal, allclose, is_nonzero)]):
+        yield
+
+
+def equal(input: torch.Tensor, other: torch.Tensor) -> bool:
+    """Tell whether two tensors have the same sizes and elements."""
+    return input.shape == other.shape and bool((input == other).all())
+
+
+def allclose(
+    input: torch.Tensor, other: torch.Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
+) -> bool:
+    """Tell whether the elements of two tensors are close."""
+    return bool(torch.isclose(input, other, rtol, atol, equal_nan).all())
+
+
+def is_nonzero(input: torch.Tensor) -> bool:
+    """Tell whether the only element of a tensor is not zero."""
+    return bool(input)
