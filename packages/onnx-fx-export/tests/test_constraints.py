@@ -240,9 +240,13 @@ def test_what_a_decomposition_assumes_of_named_dimensions_is_checked() -> None:
 
     program = export(longest, (torch.ones(3, 2), torch.ones(5, 2)), dynamic_shapes=[{0: "n"}, {0: "m"}])
 
-    torch.testing.assert_close(program(torch.ones(4, 2), torch.ones(9, 2)), longest(torch.ones(4, 2), torch.ones(9, 2)))
-    with pytest.raises(InvalidArgumentError, match="captured for m > n"):
-        program(torch.ones(9, 2), torch.ones(4, 2))
+    short, long = torch.ones(4, 2), torch.ones(9, 2)
+    torch.testing.assert_close(program(short, long), longest(short, long))
+    if torch.__version__ >= "2.15":
+        torch.testing.assert_close(program(long, short), longest(long, short))
+    else:  # torch goes by the longest tensor of the example
+        with pytest.raises(InvalidArgumentError, match="captured for m > n"):
+            program(long, short)
 
 
 def test_an_example_that_is_a_view_leaves_no_condition_on_what_it_is_a_view_of() -> None:

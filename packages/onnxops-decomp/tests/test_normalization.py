@@ -170,7 +170,9 @@ def test_statistics_of_groups_that_may_be_empty(shape: tuple[int, int], opset: i
             tensor, torch.arange(4.0), torch.ones(4), tensor.shape[0], 4, tensor.shape[2], 2, 1e-5
         )
 
-    check(function, torch.randn(3), opset=opset, others=[(torch.randn(n),) for n in (0, 6)])
+    # From torch 2.15 on, groups without pixels are refused.
+    least = 1 if shape[1] == 4 and torch.__version__ >= "2.15" else 0
+    check(function, torch.randn(3), opset=opset, others=[(torch.randn(n),) for n in (least, 6)])
 
 
 @pytest.mark.parametrize("opset", [7, 13, 20])

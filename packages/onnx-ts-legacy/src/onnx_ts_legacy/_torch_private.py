@@ -320,7 +320,8 @@ def scripting_of_originals() -> contextlib.AbstractContextManager[None]:
 
     (The compiler looks them up by ``torch.jit._builtins._find_builtin`` and ``torch.jit._recursive.try_compile_fn``.)
     """
-    find, compile_function = torch.jit._builtins._find_builtin, torch.jit._recursive.try_compile_fn
+    find: Function = torch.jit._builtins._find_builtin
+    compile_function: Function = torch.jit._recursive.try_compile_fn
 
     def find_original(fn: Any) -> Any:
         return find(without_replacement(fn))
