@@ -27,10 +27,9 @@ from onnx_fx_export.capture.torch_private import (
 from onnx_fx_export.inputs.examples import named_keywords, unmarked, variable_numbers
 from onnx_fx_export.repeats.blocks import LEAST_WITHHELD, RepeatedBlocks, has_stacks
 from onnx_fx_export.repeats.withheld import ParametersNeededError
+from onnx_fx_export.sizes.built_ins import built_ins_of_sizes
 from onnx_fx_export.sizes.decisions import noted_decisions
-from onnx_fx_export.sizes.extremes import open_extremes
 from onnx_fx_export.sizes.in_tensors import SizesInTensors
-from onnx_fx_export.sizes.lengths import lengths_as_sizes
 from onnx_fx_export.sizes.math_functions import math_of_sizes
 from onnx_fx_export.sizes.new_tensors import new_tensors_of_sizes
 from onnx_fx_export.sizes.number_classes import classes_of_numbers
@@ -192,7 +191,7 @@ def _watch_sizes(
             stack.enter_context(numbers)
         for kept in (
             *(registered_results(model), WholeCalls(), dynamic_associative_scan(), recorded_calls(run.calls)),
-            *(texts_of_numbers(), lengths_as_sizes(model), math_of_sizes(model), open_extremes()),
+            *(texts_of_numbers(), math_of_sizes(model), built_ins_of_sizes(model)),
             new_tensors_of_sizes(),
         ):
             stack.enter_context(kept)

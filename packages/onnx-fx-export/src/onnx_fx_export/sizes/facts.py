@@ -14,9 +14,10 @@ import torch
 
 from onnx_fx_export.sizes.asked_in_code import warn_of_small_sizes
 from onnx_fx_export.sizes.layout_guards import answers_without_guards, conditions_on_layout
-from onnx_fx_export.sizes.questions import SizeQuestion, conditions_for_small_sizes
+from onnx_fx_export.sizes.questions import SizeQuestion
 from onnx_fx_export.sizes.small import TriedSizes, least_sizes, sizes_tried
 from onnx_fx_export.sizes.trial_runs import TrialRuns, user_values
+from onnx_fx_export.sizes.zero_and_one import conditions_for_small_sizes
 
 __all__ = ["SizeFacts"]
 

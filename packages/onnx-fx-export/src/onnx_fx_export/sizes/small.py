@@ -19,12 +19,7 @@ from torch.export import Dim
 from torch.utils import _pytree as pytree
 
 from onnx_fx_export.sizes.layout import depends_on_layout, layout_guards
-from onnx_fx_export.sizes.questions import (
-    SizeQuestion,
-    Sizes,
-    answered,
-    of_one_name,
-)
+from onnx_fx_export.sizes.questions import LARGE, SizeQuestion, Sizes, answered, of_one_name
 from onnx_fx_export.sizes.size_one import computed_one
 from onnx_fx_export.sizes.trial_runs import TrialRuns, as_plain
 from onnxops_core.exporting import warn_user
@@ -64,16 +59,13 @@ _MOST_FAR = 2
 # What torch takes for the least size by itself.
 _ASSUMED = 2
 
-# Stands for any large size; a prime, so that no division by a small number comes out even.
-_LARGE = 1009
-
 # A size from here on is as good as none.
 _UNBOUNDED = 1 << 20
 
 
 def larger_sizes() -> Sequence[int]:
     """Return sizes that stand for all those that are not small."""
-    return (*range(MOST_LEFT_OUT + 1, 2 * MOST_LEFT_OUT + 4), _LARGE)
+    return (*range(MOST_LEFT_OUT + 1, 2 * MOST_LEFT_OUT + 4), LARGE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -303,7 +295,7 @@ def _declared_sizes(dim: Any, least: int) -> Iterator[int]:
     highest = dim.max if hasattr(dim, "max") and _is_bounded(dim) else _UNBOUNDED - 1
     lowest = max(least, getattr(dim, "min", 0) or 0)
     some = (power + step for power in (2**n for n in range(8, 17)) for step in (-1, 0, 1))
-    yield from (size for size in (*range(lowest, 256), *some, _LARGE, highest) if lowest <= size <= highest)
+    yield from (size for size in (*range(lowest, 256), *some, LARGE, highest) if lowest <= size <= highest)
 
 
 def _left_out(

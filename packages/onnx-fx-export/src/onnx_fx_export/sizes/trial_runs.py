@@ -9,7 +9,7 @@ import functools
 import itertools
 import operator
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import sympy
@@ -131,14 +131,14 @@ class TrialRuns:
         model: The model.
         example: The example arguments.
         wanted: Whether anything is to be run.
-        inventories: What the model can reach, once it was run.
+        stock: What the model can reach, with what its tensors hold, once it was run.
     """
 
     program: torch.export.ExportedProgram
     model: torch.nn.Module
     example: Example
     wanted: bool = True
-    inventories: list[Inventory] = dataclasses.field(default_factory=list)
+    stock: list[tuple[Inventory, KeptContents]] = dataclasses.field(default_factory=list)
 
     @property
     def possible(self) -> bool:
@@ -245,7 +245,7 @@ class TrialRuns:
     def _has_bags(self) -> bool:
         """Whether the program, or the model at other sizes, may make calls that end the process."""
         graphs = (module.graph for module in self.program.graph_module.modules() if hasattr(module, "graph"))
-        functions = (each for each in self.inventories[0].functions if isinstance(each, types.FunctionType))
+        functions = (each for each in self.stock[0][0].functions if isinstance(each, types.FunctionType))
         return (
             any(isinstance(module, torch.nn.EmbeddingBag) for module in self.model.modules())
             or any(_BAG in str(node.target) for graph in graphs for node in graph.nodes)
@@ -262,10 +262,12 @@ class TrialRuns:
         Raises:
             Exception: Whatever the model raises.
         """
-        known = self.inventories[0] if self.inventories else None
+        known = self.stock[0][0] if self.stock else None
         with kept_inventory(self.model, known) as inventory, gradient_mode(self.model), _same_random_numbers():
-            self.inventories[:] = [inventory]
-            kept = KeptContents([*inventory.weights.values(), *inventory.tensors.values()])
+            if known is None:
+                tensors = [*inventory.weights.values(), *inventory.tensors.values()]
+                self.stock.append((inventory, KeptContents(tensors)))
+            kept = self.stock[0][1]
             try:
                 with self._without_crashes(), kept, around():
                     results = self.model(*copy.deepcopy(call[0]), **copy.deepcopy(call[1]))
@@ -353,11 +355,13 @@ class _Step:
     Attributes:
         node: The node.
         noted: What was noted of its value at capture; None where the value is not used.
+        shape: Its shape as noted, if it is one tensor: the place in what all nodes share.
         ends: The nodes whose values nothing reads after it.
     """
 
     node: torch.fx.Node
     noted: Any
+    shape: int | None
     ends: Sequence[torch.fx.Node]
 
 
@@ -373,12 +377,16 @@ class _CapturedGraph:
     def __init__(self, program: torch.export.ExportedProgram) -> None:
         self._program, self._written = program, written_inputs(program.graph)
         used, read = used_nodes(program.graph), set[torch.fx.Node]()
+        shapes: dict[_NotedShape, int] = {}
         self._steps: list[_Step] = []
         for node in reversed(program.graph.nodes):
             ends = [operand for operand in node.all_input_nodes if operand not in read]
             read.update(ends)
-            self._steps.append(_Step(node, node.meta.get("val") if node in used else None, ends))
+            noted = node.meta.get("val") if node in used else None
+            shape = shapes.setdefault(_noted_shape(noted), len(shapes)) if isinstance(noted, torch.Tensor) else None
+            self._steps.append(_Step(node, noted, shape, ends))
         self._steps.reverse()
+        self._shapes = list(shapes)
 
     def results(self, call: Example, sizes: Mapping[sympy.Symbol, sympy.Integer]) -> list[Any]:
         """Return the leaves of what the graph gives for a call.
@@ -391,7 +399,7 @@ class _CapturedGraph:
             Exception: Whatever the graph raises, and where one of its values has not the shape that was noted.
         """
         with torch.no_grad(), _same_random_numbers():
-            results = self._run(self._inputs(copy.deepcopy(call)), _NotedSizes(sizes))
+            results = self._run(self._inputs(copy.deepcopy(call)), _NotedSizes(self._shapes, sizes))
         kinds = self._program.graph_signature.output_specs
         return [result for result, spec in zip(results, kinds, strict=True) if spec.kind is OutputKind.USER_OUTPUT]
 
@@ -417,7 +425,7 @@ class _CapturedGraph:
             else:
                 value = _called(node.target, *map_arg((node.args, node.kwargs), values.__getitem__))
             if step.noted is not None:
-                sizes.check(node, value, step.noted)
+                sizes.check(step, value)
             values[node] = value
             for end in step.ends:
                 del values[end]
@@ -434,43 +442,56 @@ def _called(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return target(*args, **kwargs)
 
 
+# Sizes, and what those that are dynamic are in the symbols of the capture.
+_NotedShape = tuple[int | sympy.Expr, ...]
+
+
+def _noted_shape(noted: torch.Tensor) -> _NotedShape:
+    return tuple(size if isinstance(size, int) else size.node.expr for size in noted.shape)
+
+
 class _NotedSizes:
     """Compares shapes with those that were noted at capture.
 
     Args:
+        shapes: The shapes that were noted.
         sizes: The sizes of the run by symbol.
     """
 
-    def __init__(self, sizes: Mapping[sympy.Symbol, sympy.Integer]) -> None:
+    def __init__(self, shapes: Sequence[_NotedShape], sizes: Mapping[sympy.Symbol, sympy.Integer]) -> None:
         self._sizes = sizes
         self._known: dict[sympy.Expr, int | None] = {}
+        self._shapes = [self._here(shape) for shape in shapes]
 
-    def check(self, node: torch.fx.Node, value: Any, noted: Any) -> None:
+    def check(self, step: _Step, value: Any) -> None:
         """Compare what a node gave.
 
         Raises:
             ValueError: If it has another shape than noted, or is no integer where one is noted.
         """
-        if isinstance(noted, torch.SymInt) and isinstance(value, float):
-            # Python makes a fraction of a power whose exponent is negative.
-            raise ValueError(f"{node} is {value}, which is no integer")
         # What one operator gives is mostly one tensor, and looking for leaves costs more than to run it.
-        if node.op == "placeholder" or (isinstance(value, torch.Tensor) and isinstance(noted, torch.Tensor)):
-            pairs: Iterable[tuple[Any, Any]] = [(value, noted)]
-        else:
-            pairs = zip(pytree.tree_leaves(value), pytree.tree_leaves(noted), strict=False)
-        for found, expected in pairs:
-            if isinstance(found, torch.Tensor) and isinstance(expected, torch.Tensor):
-                self._compare(node, found, expected)
+        if step.shape is not None and isinstance(value, torch.Tensor):
+            self._compare(step, value, self._shapes[step.shape])
+            return
+        if isinstance(step.noted, torch.SymInt) and isinstance(value, float):
+            # Python makes a fraction of a power whose exponent is negative.
+            raise ValueError(f"{step.node} is {value}, which is no integer")
+        if step.node.op != "placeholder":
+            for found, noted in zip(pytree.tree_leaves(value), pytree.tree_leaves(step.noted), strict=False):
+                if isinstance(found, torch.Tensor) and isinstance(noted, torch.Tensor):
+                    self._compare(step, found, self._here(_noted_shape(noted)))
 
-    def _compare(self, node: torch.fx.Node, found: torch.Tensor, noted: torch.Tensor) -> None:
-        shape = [size if isinstance(size, int) else self._at(size) for size in noted.shape]
+    def _compare(self, step: _Step, found: torch.Tensor, shape: tuple[int | None, ...]) -> None:
+        if found.shape == shape:
+            return
         if any(size != actual for size, actual in zip(shape, found.shape, strict=True) if size is not None):
-            raise ValueError(f"{node} has shape {found.shape}, not {shape}")
+            raise ValueError(f"{step.node} has shape {found.shape}, not {shape}")
 
-    def _at(self, size: torch.SymInt) -> int | None:
+    def _here(self, shape: _NotedShape) -> tuple[int | None, ...]:
+        return tuple(size if isinstance(size, int) else self._at(size) for size in shape)
+
+    def _at(self, expression: sympy.Expr) -> int | None:
         """Return what a size is here; None if it is not known."""
-        expression = size.node.expr
         if expression not in self._known:
             value = as_plain(expression).xreplace(self._sizes)
             self._known[expression] = int(value) if value.is_Integer else None

@@ -352,11 +352,7 @@ def _traced(
     root, weights, rebound = None, list[tuple[str, torch.Tensor]](), dict[str, str]()
     autocast, absent = TracedAutocast(), left_out(signature, args, kwargs)
     with (
-        onnx_export(),
-        unfused_layers(),
-        private.recorded_aliases(_unrecorded),
-        private.recorded_symbolics(),
-        private.scripting_of_originals(),
+        _recordable(),
         autocast.recorded(),
         kept_state(model) as found,
         reported_frozen_values(refuses, state == "io") as frozen,  # sees the model's calls, not those of the others
@@ -383,6 +379,16 @@ def _traced(
         rebound, flat.result, absent, flat.left_out, _aliases(model),
         frozenset(place.path for place in found.places), tuple(frozen.decisions),
     )  # fmt: skip
+
+
+@contextlib.contextmanager
+def _recordable() -> Iterator[None]:
+    """Let a model do nothing in the body that a trace cannot hold where there is another way."""
+    recorded = (private.recorded_aliases(_unrecorded), private.recorded_symbolics(), private.scripting_of_originals())
+    with contextlib.ExitStack() as stack:
+        for context in (onnx_export(), unfused_layers(), *recorded):
+            stack.enter_context(context)
+        yield
 
 
 def _check_trace(

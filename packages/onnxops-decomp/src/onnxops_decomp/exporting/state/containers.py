@@ -121,6 +121,10 @@ class Items(Record):
         base = _base(self.target)
         return (*base.keys(self.target), *base.values(self.target))
 
+    def is_unchanged(self) -> bool:
+        """Tell whether it holds what it held, one by one."""
+        return _holds(self.target, self.parts) if type(self.target) is dict else super().is_unchanged()
+
     def items(self, parts: Sequence[Any]) -> dict[Any, Any]:
         """Return the items."""
         return _halves(parts)
@@ -349,6 +353,10 @@ class Attributes(_Named):
         slots = [name for name in self.slots if hasattr(self.target, name)]
         return (*slots, *held, *(getattr(self.target, name) for name in slots), *held.values())
 
+    def is_unchanged(self) -> bool:
+        """Tell whether it holds what it held, one by one."""
+        return super().is_unchanged() if self.slots else _holds(getattr(self.target, "__dict__", {}), self.parts)
+
     def items(self, parts: Sequence[Any]) -> dict[Any, Any]:
         """Return the values by name."""
         return _halves(parts)
@@ -417,6 +425,11 @@ def key_text(key: Any) -> str:
 def _halves(parts: Sequence[Any]) -> dict[Any, Any]:
     count = len(parts) // 2
     return dict(zip(parts[:count], parts[count:], strict=True))
+
+
+def _holds(held: dict[Any, Any], parts: Sequence[Any]) -> bool:
+    """Tell whether a dict holds the keys and the values that are given one after the other; it is asked very often."""
+    return 2 * len(held) == len(parts) and all(map(operator.is_, itertools.chain(held, held.values()), parts))
 
 
 def _base(target: dict[Any, Any]) -> type[dict[Any, Any]]:

@@ -1,7 +1,7 @@
-"""``min``, ``max`` and ``divmod`` of numbers made of sizes, which stay open where Python's would not.
+"""Python's ``len``, ``min``, ``max`` and ``divmod`` of tensors and sizes, whose results stay open.
 
-torch.export keeps the least and the greatest of two sizes open by itself, but not those of more sizes, or of quotients
-of sizes; what it has for a size knows no ``divmod``.
+Python makes a number of what ``__len__`` returns. torch.export keeps the least and the greatest of two sizes open by
+itself, but not those of more sizes, or of quotients of sizes; what it has for a size knows no ``divmod``.
 """
 
 from __future__ import annotations
@@ -15,19 +15,31 @@ from typing import Any
 import torch
 
 from onnxops_core.exporting import original, replaced
+from onnxops_decomp.exporting import homes_of
 
-__all__ = ["open_extremes"]
+__all__ = ["built_ins_of_sizes"]
 
 _NUMBERS = ((int, torch.SymInt), (float, torch.SymFloat))
 
 
 @contextlib.contextmanager
-def open_extremes() -> Iterator[None]:
-    """Let the smallest and the largest one of symbolic numbers be symbolic in the body, and what ``divmod`` gives."""
+def built_ins_of_sizes(model: torch.nn.Module) -> Iterator[None]:
+    """Let the functions give symbolic numbers for symbolic numbers in the body, ``len`` in the code of a model alone.
+
+    Args:
+        model: The model; the files that define its modules, and the classes that these extend, are its code.
+    """
     functions = {"min": torch.sym_min, "max": torch.sym_max}
     extremes = [(builtins, name, _open(name, symbolic)) for name, symbolic in functions.items()]
-    with replaced([*extremes, (builtins, "divmod", _divmod)]):
+    lengths = [(home, "len", _length) for home in homes_of(model) if "len" not in vars(home)]
+    with replaced([*extremes, (builtins, "divmod", _divmod), *lengths]):
         yield
+
+
+def _length(value: Any) -> int | torch.SymInt:
+    if isinstance(value, torch.Tensor) and value.dim() and isinstance(value.shape[0], torch.SymInt):
+        return value.shape[0]
+    return len(value)
 
 
 def _divmod(left: Any, right: Any, /) -> Any:
