@@ -5,6 +5,8 @@ Every function follows the published description of the operator element by elem
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import math
 
 import torch
@@ -165,7 +167,9 @@ def _deform_conv2d(
 
 
 def define() -> None:
-    """Define the operators unless torchvision has."""
+    """Define the operators unless torchvision does, which ends the process where others have defined them before."""
+    with contextlib.suppress(ImportError, RuntimeError):  # it may be missing, or made for another torch
+        importlib.import_module("torchvision")
     if hasattr(torch.ops.torchvision, "nms"):
         return
     custom = torch.library.custom_op

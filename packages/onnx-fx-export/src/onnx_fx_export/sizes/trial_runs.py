@@ -140,7 +140,7 @@ class TrialRuns:
     wanted: bool = True
     stock: list[tuple[Inventory, KeptContents]] = dataclasses.field(default_factory=list)
 
-    @property
+    @functools.cached_property
     def possible(self) -> bool:
         """Tell whether the model can be run: it has numbers in its weights."""
         return self.wanted and not any(

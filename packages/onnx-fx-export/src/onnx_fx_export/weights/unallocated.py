@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator
 
 import torch
@@ -61,15 +62,15 @@ def allocated_on_paper(model: torch.nn.Module) -> Iterator[None]:
 
     A model with both would mix devices, which capture refuses.
     """
+    if not any(tensor.is_meta for tensor in itertools.chain(model.parameters(), model.buffers())):
+        yield
+        return
     replaced = [
         (module, name, tensor)
         for module in model.modules()
         for name, tensor in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
         if tensor.is_meta
     ]
-    if not replaced:
-        yield
-        return
     stand_ins = fake_like([tensor for _, _, tensor in replaced])
     known: dict[int, torch.Tensor] = {}
     try:
