@@ -105,6 +105,12 @@ def of_whole_tensors(linear: nn.Module, x: torch.Tensor) -> Any:
     return x + 1 if (x[0, 0] > 0).is_nonzero() else x
 
 
+def of_numbers(linear: nn.Module, x: torch.Tensor) -> Any:
+    if float(x.mean()) > 0.5 or 0.0 in x:
+        return linear(x)
+    return x * int(x[0, 0] > 0) if int(x.abs().max()) in (1, 2) else x - 1
+
+
 def in_pairs(linear: nn.Module, x: torch.Tensor) -> Any:
     """One shape whose size each way computes in its own steps."""
     rows = x.shape[0] + x.shape[0] % 2
@@ -129,7 +135,7 @@ def inputs() -> list[torch.Tensor]:
     "function",
     [
         *(returned, with_constants, of_a_mask, remembered, nested, written, of_rows, of_a_number),
-        *(of_equal_constants, in_pairs, of_whole_tensors),
+        *(of_equal_constants, in_pairs, of_whole_tensors, of_numbers),
     ],
 )
 def test_both_ways_are_kept(function: Callable[..., Any]) -> None:
@@ -144,6 +150,52 @@ def test_both_ways_are_kept(function: Callable[..., Any]) -> None:
             expected = pytree.tree_leaves(model(x))
         for actual, wanted in zip(pytree.tree_leaves(program(x)), expected, strict=True):
             torch.testing.assert_close(actual, wanted)
+
+
+def raising_on_nan(linear: nn.Module, x: torch.Tensor) -> Any:
+    if torch.isnan(x).any():
+        raise ValueError(f"{x.shape[0]} rows are not numbers")
+    return linear(x) if x.sum() > 0 else x
+
+
+def raising_beyond_bounds(linear: nn.Module, x: torch.Tensor) -> Any:
+    if x.sum() > 0:
+        assert x.min() > -100 and x.max() < 100, "too large"  # noqa: PT018
+        return linear(x)
+    torch._assert(x.max() < 1000, "too large")
+    return x
+
+
+def raising_for_an_index(linear: nn.Module, x: torch.Tensor) -> Any:
+    index = x[:, 0].argmax()
+    if not 0 <= index < x.shape[0]:
+        raise IndexError(
+            f"no row {x}",
+        )
+    return x[index]
+
+
+@pytest.mark.parametrize("function", [raising_on_nan, raising_beyond_bounds, raising_for_an_index])
+def test_ways_that_raise_are_left_out_and_named(function: Callable[..., Any]) -> None:
+    torch.manual_seed(0)
+    model = Model(function).eval()
+    with pytest.warns(UserWarning, match=r"raises an exception for some inputs, at\n.*test_both_ways.py:\d+\n"):
+        program = export(model, (torch.randn(8, 3),), dynamic_shapes=ROWS)
+
+    assert program.capture_strategy == "both-ways"
+    for x in inputs():
+        with torch.no_grad():
+            torch.testing.assert_close(program(x), model(x))
+
+
+def test_a_model_that_raises_on_all_ways_is_refused() -> None:
+    def function(linear: nn.Module, x: torch.Tensor) -> Any:
+        if x.sum() > 0:
+            raise ValueError("too large")
+        raise ValueError("too small")
+
+    with pytest.raises(CaptureError, match="The model branches on the values of a tensor"):
+        export(Model(function), (torch.randn(8, 3),), dynamic_shapes=ROWS)
 
 
 def left_early(linear: nn.Module, x: torch.Tensor) -> Any:
@@ -246,12 +298,6 @@ def without_end(linear: nn.Module, x: torch.Tensor) -> Any:
     return x
 
 
-def raising(linear: nn.Module, x: torch.Tensor) -> Any:
-    if x.isnan().any():
-        raise ValueError("not a number")
-    return x * 2
-
-
 class Counting(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -294,7 +340,6 @@ def keep(model: Any, x: torch.Tensor) -> None:
 REFUSED = {
     "other shapes": Model(of_other_shapes),
     "without end": Model(without_end),
-    "raising": Model(raising),
     "a buffer": Counting(),
     "a number": Remembering(count),
     "a dictionary": Remembering(fill),

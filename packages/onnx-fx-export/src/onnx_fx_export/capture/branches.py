@@ -7,7 +7,7 @@ import linecache
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-__all__ = ["cond_for", "decides"]
+__all__ = ["cond_for", "decides", "raises"]
 
 _Statements = Sequence[ast.stmt]
 
@@ -45,6 +45,12 @@ def decides(file: str, line: int) -> bool:
         elif isinstance(node, ast.For):
             tests.append(node.iter)
     return any(test.lineno <= line <= (test.end_lineno or line) for test in tests)
+
+
+def raises(file: str, line: int) -> bool:
+    """Tell whether the code at a line raises by itself, or asserts something."""
+    statements = (node for node in _nodes(file) if isinstance(node, ast.Raise | ast.Assert))
+    return any(node.lineno <= line <= (node.end_lineno or line) for node in statements)
 
 
 def _nodes(file: str) -> list[ast.AST]:

@@ -21,7 +21,7 @@ from onnx_fx_export.torch_private import hint_of
 from onnxops_core.exporting import original, replaced
 from onnxops_decomp.exporting import class_of_numbers, helpers_of, homes_of
 
-__all__ = ["WrittenSizes", "open_conversions"]
+__all__ = ["WrittenSizes", "numbers_of_tensors", "open_conversions"]
 
 _RESHAPES = (torch.Tensor.view, torch.Tensor.reshape, torch.reshape)
 
@@ -39,7 +39,25 @@ def open_conversions(model: torch.nn.Module, counted: _Counted | None = None) ->
         counted: Returns what is iterated over in place of ``range(n)``; None for a number that it leaves alone.
     """
     ranges = _Ranges("_Range", (_Range,), {"counted": staticmethod(counted or _uncounted)})
-    stand_ins: tuple[tuple[type, type], ...] = ((int, _INT), (float, _FLOAT), (range, ranges))
+    with (
+        _in_code_of(model, ((int, _INT), (float, _FLOAT), (range, ranges))),
+        replaced([(sympy, "simplify", _simplified)]),
+    ):
+        yield
+
+
+def numbers_of_tensors(model: torch.nn.Module) -> contextlib.AbstractContextManager[None]:
+    """Let ``int`` and ``float`` of a tensor be what ``item()`` gives, a number that data decides, and not refused.
+
+    Args:
+        model: The model, whose code is that of :func:`open_conversions`.
+    """
+    return _in_code_of(model, ((int, _INT_OF_TENSOR), (float, _FLOAT_OF_TENSOR)))
+
+
+def _in_code_of(
+    model: torch.nn.Module, stand_ins: Sequence[tuple[type, type]]
+) -> contextlib.AbstractContextManager[None]:
     homes = homes_of(model)
     places = [
         (home, kind.__name__, stand_in)
@@ -48,8 +66,7 @@ def open_conversions(model: torch.nn.Module, counted: _Counted | None = None) ->
         if kind.__name__ not in vars(home)
     ]
     # What dispatches by thread would be a function and no class; other numbers than symbolic ones it leaves alone.
-    with replaced(places, in_all_threads=True), replaced([(sympy, "simplify", _simplified)]):
-        yield
+    return replaced(places, in_all_threads=True)
 
 
 _Counted = Callable[[torch.SymInt], Iterable[Any] | None]
@@ -107,6 +124,21 @@ class _Range(metaclass=_Ranges):
 _MOST_STEPS = 16
 _INT = class_of_numbers(int, (torch.SymInt, torch.SymBool), _int)
 _FLOAT = class_of_numbers(float, (torch.SymFloat,), _float)
+
+
+def _item_as(dtype: torch.dtype) -> Callable[[Any], Any]:
+    """Return what reads a tensor of one element; a number that is known is left to Python."""
+
+    def number(value: Any) -> Any:
+        is_one = isinstance(value, torch.Tensor) and isinstance(value.numel(), int) and value.numel() == 1
+        found = value.to(dtype).item() if is_one else None
+        return found if isinstance(found, torch.SymInt | torch.SymFloat) else None
+
+    return number
+
+
+_INT_OF_TENSOR = class_of_numbers(int, (torch.SymInt, torch.SymBool), _item_as(torch.int64))
+_FLOAT_OF_TENSOR = class_of_numbers(float, (torch.SymFloat,), _item_as(torch.float64))
 
 
 def _simplified(expression: sympy.Expr, **options: Any) -> sympy.Expr:

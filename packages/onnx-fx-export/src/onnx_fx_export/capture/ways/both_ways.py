@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
@@ -19,6 +20,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from onnx_fx_export.capture.answers import answer_mark
+from onnx_fx_export.capture.branches import raises
 from onnx_fx_export.capture.comparison import compare_at_other_sizes
 from onnx_fx_export.capture.functionalization import functionalized
 from onnx_fx_export.capture.state import StateNotes
@@ -26,17 +28,19 @@ from onnx_fx_export.capture.torch_export import Recorded, Run, record
 from onnx_fx_export.capture.ways.each_way import compare_each_way
 from onnx_fx_export.capture.ways.merging import merge_ways
 from onnx_fx_export.errors import CaptureError
+from onnx_fx_export.sizes.conversions import numbers_of_tensors
 from onnx_fx_export.sizes.texts import asking_frame
 from onnx_fx_export.sizes.trial_runs import TrialRuns
 from onnx_fx_export.torch_private import (
     add_guards,
     is_decided_by_data,
+    is_users_code,
     number_symbols_from,
     replacements_of,
     size_of_inputs,
     undecided_condition,
 )
-from onnxops_core.exporting import original, replaced
+from onnxops_core.exporting import original, replaced, warn_user
 from onnxops_decomp.exporting import written_arguments
 
 __all__ = ["record_both_ways"]
@@ -61,9 +65,9 @@ def record_both_ways(run: Callable[..., Run]) -> Recorded:
     """
     how = run()
     try:
-        recorded = _Ways(run).joined(())
+        recorded, refusals = _Ways(run).all_joined()
     except _WritesError:
-        recorded = _Ways(run, functional=True).joined(())
+        recorded, refusals = _Ways(run, functional=True).all_joined()
     if any(how.request.specs):
         compare_at_other_sizes(recorded, how)
     elif (
@@ -71,6 +75,12 @@ def record_both_ways(run: Callable[..., Run]) -> Recorded:
     ):
         raise CaptureError("The captured program differs from the model on the example.")
     compare_each_way(recorded, how)
+    if refusals:
+        lines = "\n".join(f"  {place}" for place in refusals)
+        warn_user(
+            f"The model raises an exception for some inputs, at\n{lines}\nThe exported model does not check that: for "
+            "them, it computes on."
+        )
     return recorded
 
 
@@ -88,21 +98,43 @@ class _Ways:
 
     def __init__(self, run: Callable[..., Run], *, functional: bool = False) -> None:
         self._run, self._left, self._functional = run, _MOST_WAYS, functional
+        self._raised: dict[str, None] = {}
 
-    def joined(self, answers: _Answers) -> Recorded:
-        """Capture with these answers to the first questions, and with both to all others."""
+    def all_joined(self) -> tuple[Recorded, Sequence[str]]:
+        """Capture all ways, and return the lines at which the model raises on some of them.
+
+        Raises:
+            CaptureError: If it does so on all of them.
+        """
+        recorded = self._joined(())
+        if recorded is None:
+            raise CaptureError("The model raises an exception on each path that the data may choose.")
+        return recorded, [*self._raised]
+
+    def _joined(self, answers: _Answers) -> Recorded | None:
+        """Capture with these answers to the first questions, and with both to all others; None if all ways raise."""
         recorded, taken = self._recorded(answers)
         for position in reversed(range(len(answers), len(taken))):
-            other = self.joined((*taken[:position], not taken[position]))
-            recorded = _merged(recorded, other)
+            other = self._joined((*taken[:position], not taken[position]))
+            if recorded is not None and other is not None:
+                recorded = _merged(recorded, other)
+            elif (only := recorded or other) is not None:
+                recorded = _without_last_question(only)
         return recorded
 
-    def _recorded(self, answers: _Answers) -> tuple[Recorded, _Answers]:
+    def _recorded(self, answers: _Answers) -> tuple[Recorded | None, _Answers]:
         if not self._left:
             raise CaptureError(f"The data chooses among more than {_MOST_WAYS} paths through the model.")
         self._left -= 1
-        asked = _Questions(answers)
-        recorded = record(self._run(around=asked))
+        asked, how = _Questions(answers), self._run()
+        try:
+            with numbers_of_tensors(how.request.model):
+                recorded = record(dataclasses.replace(how, around=asked))
+        except Exception as error:
+            if not asked.taken or not (place := _raising_line(error)):
+                raise
+            self._raised[place] = None
+            return None, tuple(asked.taken)
         marks = recorded.program.graph.find_nodes(op="call_function", target=answer_mark())
         if [mark.args[1] for mark in marks] != asked.taken:
             raise CaptureError("A condition was evaluated while an operator was being traced, not by the model's code.")
@@ -178,6 +210,21 @@ def _place(frame: FrameType | None) -> str:
     while frame is not None and asking_frame(frame) is not frame:
         frame = frame.f_back
     return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _raising_line(error: Exception) -> str:
+    """Return ``file:line`` of the statement of a model's code that raised an error; empty if it was torch's."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    own = is_users_code(frame.filename, frame.name) and raises(frame.filename, frame.lineno or 0)
+    return f"{frame.filename}:{frame.lineno}" if own else ""
+
+
+def _without_last_question(recorded: Recorded) -> Recorded:
+    """Take away the mark of a question whose other answer makes the model raise."""
+    graph = recorded.program.graph
+    graph.erase_node(graph.find_nodes(op="call_function", target=answer_mark())[-1])
+    recorded.program.graph_module.recompile()
+    return recorded
 
 
 def _writes_after(marks: Sequence[torch.fx.Node]) -> bool:
