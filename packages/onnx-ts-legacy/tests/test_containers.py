@@ -268,3 +268,40 @@ def like_an_unknown(x: Tensor) -> Tensor:
 def test_a_constant_like_what_cannot_be_converted_names_the_operator() -> None:
     with pytest.raises(OnnxExporterError, match="aten::_standard_gamma_grad"):
         onnx_ts_legacy.export(like_an_unknown, (X.abs(),))
+
+
+@torch.jit.script
+def item_at_a_key(x: Tensor) -> Tensor:
+    table = {0: x, 1: x + 1, 7: x * 2}
+    factors = {True: 3.0, False: 2.0}
+    key = int(x[0, 0].item())
+    y = table[key] if key in table else -x
+    return y * factors[bool(x.sum() > 3)] + {0.0: 1, 1.0: 2, 7.0: 3, 9.0: 4, -1.0: 5}[float(x[0, 0].item())]
+
+
+@pytest.mark.parametrize("opset", [11, 18])
+def test_a_dict_is_read_at_a_key_that_data_decides(opset: int) -> None:
+    values = (1.0, 0.0, 7.0, 9.0, -1.0)
+    exported(item_at_a_key, *((torch.full((2, 3), value),) for value in values), opset=opset)
+
+
+def test_a_key_that_a_dict_does_not_have_is_an_error() -> None:
+    program = onnx_ts_legacy.export(item_at_a_key, (torch.ones(2, 3),))
+    with pytest.raises(Exception, match="out of data bounds"):
+        program(torch.full((2, 3), 4.0))
+
+
+def test_a_dict_that_changes_at_a_key_that_data_decides_is_refused() -> None:
+    @torch.jit.script
+    def filled(x: Tensor) -> Tensor:
+        table = {1: x}
+        table[int(x[0, 0].item())] = x
+        return table[1]
+
+    @torch.jit.script
+    def of_sizes(x: Tensor) -> Tensor:
+        return {x.size(0): x, 1: x + 1}[2]
+
+    for program in (filled, of_sizes):
+        with pytest.raises(OnnxExporterError, match="at a key known only at run time"):
+            onnx_ts_legacy.export(program, (X,), input_names=["x"], dynamic_axes=AXES)

@@ -35,7 +35,7 @@ from onnx_ts_legacy.state.values import (
 )
 from onnx_ts_legacy.state.variables import size_of
 
-__all__ = ["CONTAINER_ROWS", "is_unknown_text", "plain"]
+__all__ = ["CONTAINER_ROWS", "is_unknown_text", "known_key", "plain"]
 
 
 def plain(value: Any) -> Any:
@@ -64,6 +64,8 @@ def _length(context: ConversionContext, target: Any) -> Any:
 
 def _get_item(context: ConversionContext, target: Any, index: Any) -> Any:
     if isinstance(target, DictRef):
+        if is_runtime(index):
+            return _pick(context, _values(context, target), _place_of_key(context, target, index))
         if index not in target.items:
             raise ScriptValueError(f"The program reads key {index!r} of a dict that does not have it.")
         return target.items[index]
@@ -94,6 +96,26 @@ def _pick(context: ConversionContext, target: Any, index: torch.SymInt) -> Any:
         numbers = ListRef(context.heap, tuple(items))
         return item_of_numbers(context, numbers, index)
     raise ScriptValueError("An item of a list is read at an index known only at run time.")
+
+
+def _place_of_key(context: ConversionContext, target: DictRef, key: Any) -> Any:
+    """Return which item of a dict has a key known only at run time; a key that it does not have is past the end."""
+    place: Any = len(target.items)
+    for before, candidate in enumerate(target.items):
+        same = equals(context, candidate, key)
+        place = place + (before - len(target.items)) * as_int(context, same)
+    return place
+
+
+def known_key(key: Any) -> Any:
+    """Return a key at which the program makes, changes or looks through a dict.
+
+    Raises:
+        ScriptValueError: If it is known only at run time.
+    """
+    if is_runtime(key):
+        raise ScriptValueError("A dict is made, changed or looked through at a key known only at run time.")
+    return key
 
 
 def _checked(item: Any) -> Any:
@@ -135,7 +157,7 @@ def _pop(context: ConversionContext, target: ListRef, index: Any = -1) -> Any:
 
 def _delete(context: ConversionContext, target: Any, index: Any) -> None:
     if isinstance(target, DictRef):
-        context.heap.write(target, {key: item for key, item in target.items.items() if key != index})
+        context.heap.write(target, {key: item for key, item in target.items.items() if key != known_key(index)})
         return
     if _is_dynamic(target, index):
         context.heap.write(target, erased(context, as_sequence(context, target), index))
@@ -148,7 +170,7 @@ def _delete(context: ConversionContext, target: Any, index: Any) -> None:
 
 def _set_item(context: ConversionContext, target: Any, index: Any, item: Any) -> Any:
     if isinstance(target, DictRef):
-        context.heap.write(target, {**target.items, index: item})
+        context.heap.write(target, {**target.items, known_key(index): item})
         return None
     if _is_dynamic(target, index):
         # Inserted before it is erased: a negative index still counts from the same end then.
@@ -313,11 +335,11 @@ def _items(context: ConversionContext, target: DictRef) -> ListRef:
 
 
 def _get(context: ConversionContext, target: DictRef, key: Any, default: Any = None) -> Any:
-    return target.items.get(key, default)
+    return target.items.get(known_key(key), default)
 
 
 def _set_default(context: ConversionContext, target: DictRef, key: Any, default: Any) -> Any:
-    if key not in target.items:
+    if known_key(key) not in target.items:
         context.heap.write(target, {**target.items, key: default})
     return target.items[key]
 
@@ -329,13 +351,13 @@ def _update(context: ConversionContext, target: DictRef, other: DictRef) -> None
 def _new_dict(context: ConversionContext, pairs: Any = None) -> DictRef:
     if isinstance(pairs, DictRef):
         return DictRef(context.heap, pairs.items)
-    return DictRef(context.heap, dict(pairs.items) if pairs is not None else {})
+    return DictRef(context.heap, {known_key(key): item for key, item in (pairs.items if pairs is not None else ())})
 
 
 def _dict_pop(context: ConversionContext, target: Any, *rest: Any) -> Any:
     if isinstance(target, ListRef):
         return _pop(context, target, *rest)
-    taken = target.items.get(rest[0], rest[1] if len(rest) > 1 else None)
+    taken = target.items.get(known_key(rest[0]), rest[1] if len(rest) > 1 else None)
     if rest[0] not in target.items and len(rest) == 1:
         raise ScriptValueError(f"The program takes key {rest[0]!r} out of a dict that does not have it.")
     _delete(context, target, rest[0])

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from onnx_ts_legacy import _torch_private as private
-from onnx_ts_legacy.calls.containers import is_unknown_text, plain
+from onnx_ts_legacy.calls.containers import is_unknown_text, known_key, plain
 from onnx_ts_legacy.calls.rows import Row, rows
 from onnx_ts_legacy.errors import ProgramRaisesError, ScriptValueError
 from onnx_ts_legacy.graph.dtypes import dtype_of_code, scalar_type_code
@@ -89,7 +89,7 @@ def _not_a(value: Any, kind: str) -> ScriptValueError:
 
 
 def _dict_construct(context: ConversionContext, node: Any, args: Sequence[Any]) -> Any:
-    return DictRef(context.heap, dict(zip(args[::2], args[1::2], strict=True)))
+    return DictRef(context.heap, dict(zip(map(known_key, args[::2]), args[1::2], strict=True)))
 
 
 def _get_attribute(context: ConversionContext, node: Any, args: Sequence[Any]) -> Any:
