@@ -97,7 +97,7 @@ constant = 5
 
 
 def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from onnx_fx_export.entry import main; main()", *arguments]
+    command = [sys.executable, "-m", "onnx_fx_export", *arguments]
     environment = {**os.environ, "COLUMNS": "200"}
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=environment)
 

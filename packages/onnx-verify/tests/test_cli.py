@@ -77,7 +77,7 @@ def test_a_model_is_described_in_plain_words(sound):
 
 
 def test_the_installed_command_exits_likewise(sound, broken):
-    command = [sys.executable, "-m", "onnx_verify._entry"]
+    command = [sys.executable, "-m", "onnx_verify"]
     codes = [
         subprocess.run([*command, "compare", *pair], capture_output=True, check=False).returncode
         for pair in ((sound, sound), (sound, broken), (sound, "none.onnx"), (sound,))

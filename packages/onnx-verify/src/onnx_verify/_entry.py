@@ -23,7 +23,3 @@ def main() -> None:
     except Exception:  # exit code 1 means a mismatch; a crash must not be taken for one
         traceback.print_exc()
         sys.exit(2)
-
-
-if __name__ == "__main__":
-    main()
