@@ -114,3 +114,20 @@ def test_eigenvalues_that_occur_twice_are_as_precise_as_others() -> None:
     doubled = torch.cat([torch.cat([z.real, -z.imag], -1), torch.cat([z.imag, z.real], -1)], -2)
     check(lambda a: torch.linalg.eigvalsh(a), doubled, tolerance=(1e-12, 1e-12))
     check(lambda a: torch.linalg.svdvals(a), doubled, tolerance=(1e-12, 1e-12))
+
+
+NEW = pytest.mark.skipif(torch.__version__ < "2.15", reason="torch has it from 2.15 on")
+
+
+@NEW
+@pytest.mark.parametrize("shape", [(2, 2), (3, 3), (2, 4, 4)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64])
+def test_square_root_of_a_hermitian_matrix(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    a = example(*shape).to(dtype)
+    check(torch.linalg.matrix_sqrth, a @ a.mH + a, others=[(example(*(size + 2 for size in shape)).to(dtype),)])
+
+
+@NEW
+@pytest.mark.parametrize("shape", [(3, 3), (5, 3), (2, 4, 2)])
+def test_polar_decomposition(shape: tuple[int, ...]) -> None:
+    check(torch.linalg.polar, example(*shape), others=[(example(*(size + 1 for size in shape)),)])

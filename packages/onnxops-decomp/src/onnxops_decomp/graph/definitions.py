@@ -260,6 +260,19 @@ def _edge(values: Sequence[torch.Tensor], steps: Any) -> torch.Tensor:
     return slope - change
 
 
+def matrix_sqrth(self: torch.Tensor) -> torch.Tensor:
+    """Square root of a Hermitian matrix without negative eigenvalues; see ``torch.linalg.matrix_sqrth``."""
+    values, vectors = torch.linalg.eigh(self)
+    root: torch.Tensor = (vectors * values.clamp(min=0).sqrt().unsqueeze(-2)) @ vectors.mH
+    return root
+
+
+def polar(A: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Orthonormal columns and the Hermitian matrix that make A; see ``torch.linalg.polar``."""
+    left, values, right = torch.linalg.svd(A, full_matrices=False)
+    return left @ right, (right.mH * values.unsqueeze(-2)) @ right
+
+
 def _gradients(self: torch.Tensor, **options: Any) -> list[torch.Tensor]:
     return list(gradient(self, **options))
 
@@ -275,6 +288,8 @@ _DEFINITIONS: dict[str, Callable[..., Any]] = {
     "aten::chain_matmul": multi_dot,
     "aten::linalg_multi_dot": multi_dot,
     **{f"aten::gradient.{kind}": _gradients for kind in _GRADIENTS},
+    "aten::linalg_matrix_sqrth": matrix_sqrth,
+    "aten::linalg_polar": polar,
     "aten::vander": _vander,
     "aten::_dim_arange": _dim_arange,
     "aten::conv_tbc": _conv_tbc,
