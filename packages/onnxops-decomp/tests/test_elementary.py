@@ -96,3 +96,18 @@ def test_next_float_is_exact() -> None:
     check(lambda x, y: torch.nextafter(x, y), x[:, None], x, tolerance=(0, 0))
     half = torch.tensor([1.0, -3.7, 0.0, 6e-8, 65504.0, 6.1e-5, INF, NAN], dtype=torch.float16)
     check(lambda x, y: torch.nextafter(x, y), half[:, None], half, tolerance=(0, 0))
+
+
+@pytest.mark.parametrize("opset", [9, 13, 23])
+@pytest.mark.parametrize(
+    "x",
+    [
+        torch.tensor([2**k for k in range(62)] + [10**k for k in range(19)] + [0, 7, 999, 1001]),
+        torch.tensor([2.0**k for k in range(-40, 60)] + [10.0**k for k in range(20)] + [0, 0.3, -1, INF, NAN]).double(),
+        torch.tensor([1, 4, 128, 10, 100], dtype=torch.uint8),
+        torch.tensor(8192.0),
+        torch.tensor(1000.0),
+    ],
+)
+def test_logarithms_of_powers_are_whole(x: torch.Tensor, opset: int) -> None:
+    check(lambda x: (torch.log2(x), torch.log2(x).floor(), torch.log10(x), torch.log10(x).floor()), x, opset=opset)

@@ -78,9 +78,23 @@ def log1p(op: OpBuilder, self: ir.Value) -> ir.Value:
 
 
 def _log_base(base: float) -> Function:
+    """Logarithms; those of whole powers are whole where ``floor`` and its like may follow.
+
+    A quotient of logarithms may miss a whole number by a rounding. What makes up for it takes several times as long, so
+    that tensors of floats are left to it: numbers, integers and doubles are what sizes and counts come as.
+    """
+
     @promoted("self", to_float=True)
-    def log(op: OpBuilder, self: ir.Value) -> ir.Value:
+    def quotient(op: OpBuilder, self: ir.Value) -> ir.Value:
         return op.Div(op.Log(self), math.log(base))
+
+    def log(op: OpBuilder, self: ir.Value) -> ir.Value:
+        result = quotient(op, self)
+        if op.dtype(self).is_floating_point() and op.dtype(self) != ir.DataType.DOUBLE and op.rank(self):
+            return result
+        whole = op.Round(result)
+        power = op.Pow(op.constant(base, op.dtype(result)), whole)
+        return op.Where(op.Equal(power, op.cast(self, op.dtype(result))), whole, result)
 
     return log
 
