@@ -1,6 +1,7 @@
 """Replacements of attributes are counted, belong to their threads, and are undone in any order."""
 
 import itertools
+import math
 import threading
 import types
 
@@ -159,3 +160,16 @@ def test_an_error_undoes_the_replacement_and_its_original_is_known(module):
         raise KeyError(original(module, "function"))
 
     assert module.function is usual
+
+
+def test_what_a_program_replaces_between_two_contexts_is_what_the_second_one_restores(monkeypatch):
+    def of_the_program(value):
+        return value
+
+    with replaced([(math, "floor", usual)]):
+        assert math.floor() == "usual"
+    monkeypatch.setattr(math, "floor", of_the_program)
+    with replaced([(math, "floor", usual)]):
+        assert (math.floor(), original(math, "floor")) == ("usual", of_the_program)
+
+    assert math.floor is of_the_program
