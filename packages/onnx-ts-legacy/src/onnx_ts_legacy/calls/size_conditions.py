@@ -19,7 +19,7 @@ from onnx_ts_legacy.state.context import ConversionContext
 from onnx_ts_legacy.state.numbers import truth_of_relation
 from onnx_ts_legacy.state.values import Tensor
 from onnxops_core.exporting import warn_user
-from onnxops_decomp.exporting import order_relations
+from onnxops_decomp.exporting import at_sizes, order_relations
 
 # Their results show their first operand, with strides that follow from its own.
 _VIEWS = frozenset(
@@ -34,7 +34,14 @@ _SQUEEZES = frozenset(("aten::squeeze", "aten::squeeze_", "aten::squeeze_copy"))
 # They give a number where their operand has one row.
 _SQUEEZED_RESULTS = frozenset(("aten::corrcoef", "aten::cov"))
 
-__all__ = ["chunk_conditions", "decided_conditions", "power_conditions", "squeeze_conditions"]
+__all__ = [
+    "chunk_conditions",
+    "decided_conditions",
+    "note_read_sizes",
+    "power_conditions",
+    "slice_conditions",
+    "squeeze_conditions",
+]
 
 
 def chunk_conditions(metadata: Metadata, args: Sequence[Any]) -> list[str]:
@@ -56,6 +63,58 @@ def chunk_conditions(metadata: Metadata, args: Sequence[Any]) -> list[str]:
     if chunks == 2:
         return [f"{expression} != 1"]
     return [f"({expression} + {chunks - 1}) // {chunks} * {chunks - 1} < {expression} or {expression} == 0"]
+
+
+def slice_conditions(context: ConversionContext, args: Sequence[Any], result: Any) -> list[str]:
+    """Return for which sizes a slice has the one row that it was given, as ``x[:1]`` has unless there is none.
+
+    What an ``if`` or a loop may leave out needs no condition.
+    """
+    self, dim, start, end, step = (*args, 0, None, None, 1)[:5]
+    dims = (dim, start, end, step)
+    if _is_inside(context) or not isinstance(self, Tensor) or not isinstance(result, Tensor):
+        return []
+    if not all(part is None or isinstance(part, int) for part in dims) or len(self.forms) > 1:
+        return []
+    size, rows = self.fake.shape[dim], result.fake.shape[dim]
+    least = None if isinstance(size, int) else _at_zeros(context.metadata, size)
+    if least is None or not isinstance(rows, int):
+        return []
+    if len(range(*slice(start, end, step).indices(max(least, 0)))) == rows:
+        return []
+    return [f"{_resolved(context.metadata, size)} >= 1"]
+
+
+def note_read_sizes(context: ConversionContext, tensor: Any) -> None:
+    """Note for which sizes those of a tensor are what they are computed as, as ``x[1:]`` has n - 1 rows unless n is 0.
+
+    Args:
+        context: The conversion.
+        tensor: What the node that is converted asks for its sizes.
+    """
+    if _is_inside(context) or not isinstance(tensor, Tensor) or len(tensor.forms) > 1:
+        return
+    metadata = context.metadata
+    for size in tensor.fake.shape:
+        least = None if isinstance(size, int) else _at_zeros(metadata, size)
+        if least is not None and least < 0:
+            context.conditions[f"{_resolved(metadata, size)} >= 0"] = source_line(context.node)
+
+
+def _at_zeros(metadata: Metadata, size: torch.SymInt) -> int | None:
+    """Return what a size would be by its expression if the declared ones were 0; None if others are in it."""
+    expression = size.node.expr
+    zeros = dict.fromkeys(metadata.declared_symbols(), 0)
+    value = at_sizes(expression, zeros) if expression.free_symbols <= zeros.keys() else None
+    return int(value) if isinstance(value, sympy.Integer) else None
+
+
+def _is_inside(context: ConversionContext) -> bool:
+    return context.op.scope.outer is not None
+
+
+def _resolved(metadata: Metadata, size: torch.SymInt) -> sympy.Basic:
+    return metadata.resolved(metadata.symbols.expression(size))
 
 
 def power_conditions(context: ConversionContext, node: Any, number: TensorForm) -> list[str]:
