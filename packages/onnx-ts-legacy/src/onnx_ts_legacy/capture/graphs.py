@@ -32,6 +32,7 @@ from onnxops_decomp.exporting import (
     casts_that_change_something,
     check_numbers,
     example_paths,
+    helpers_of,
     homes_of,
     in_order,
     key_of,
@@ -178,7 +179,8 @@ def capture(
         if not callable(model):
             raise ArgumentsError(f"The model to export must be a module or a function, got {type(model).__name__}.")
         trace = partial(_traced, model, positional, named, state, dynamic_axes, refuses)
-        return traced_with_conversions(trace, homes_of(model))
+        homes = homes_of(model)
+        return traced_with_conversions(trace, [*homes, *helpers_of(homes)])
 
 
 def positional_list(model: Any, args: Any) -> Any:
