@@ -355,7 +355,11 @@ def _format(context: ConversionContext, text: str, *args: Any) -> Any:
     """Return the text, or a poison where a part of it is known at run time only."""
     if any(map(is_unknown_text, args)):
         return Poison("The program uses a string that depends on values computed at run time.")
-    return text.format(*(plain(arg) for arg in args))
+    # Braces with something between them are text: TorchScript has put the values of an f-string behind it.
+    first, *others = text.split("{}")
+    if len(args) != len(others):
+        raise ScriptValueError(f"A text with {len(others)} places is given {len(args)} values.")
+    return first + "".join(str(plain(arg)) + rest for arg, rest in zip(args, others, strict=True))
 
 
 def _is_of_container(context: ConversionContext, node: Any, args: Sequence[Any]) -> bool:

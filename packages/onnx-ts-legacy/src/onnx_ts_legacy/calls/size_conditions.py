@@ -13,6 +13,7 @@ from onnx_ts_legacy.errors import CaptureError, DynamicDimensionError
 from onnx_ts_legacy.graph.parts import is_number_of_trace, node_inputs
 from onnx_ts_legacy.graph.sources import source_line
 from onnx_ts_legacy.shapes.metadata import Metadata
+from onnx_ts_legacy.shapes.simple_calls import is_pointwise, same_sizes
 from onnx_ts_legacy.shapes.tensor_forms import TensorForm
 from onnx_ts_legacy.state.arguments import frozen
 from onnx_ts_legacy.state.context import ConversionContext
@@ -35,6 +36,7 @@ _SQUEEZES = frozenset(("aten::squeeze", "aten::squeeze_", "aten::squeeze_copy"))
 _SQUEEZED_RESULTS = frozenset(("aten::corrcoef", "aten::cov"))
 
 __all__ = [
+    "broadcast_conditions",
     "chunk_conditions",
     "decided_conditions",
     "note_read_sizes",
@@ -83,6 +85,30 @@ def slice_conditions(context: ConversionContext, args: Sequence[Any], result: An
     if len(range(*slice(start, end, step).indices(max(least, 0)))) == rows:
         return []
     return [f"{_resolved(context.metadata, size)} >= 1"]
+
+
+def broadcast_conditions(
+    context: ConversionContext, overload: torch._ops.OpOverload, args: Sequence[Any], result: Any
+) -> list[str]:
+    """Return for which sizes operands that meet in a call give the size that its result is taken to have."""
+    first = 2 if overload is torch.ops.aten.matmul.default else 0
+    if _is_inside(context) or not isinstance(result, Tensor) or len(result.forms) > 1:
+        return []
+    if not first and not is_pointwise(overload):
+        return []
+    met, metadata = result.fake.shape[::-1][first:], context.metadata
+    shapes = [arg.fake.shape[::-1][first:] for arg in args if isinstance(arg, Tensor) and len(arg.forms) == 1]
+    pairs = [(size, other) for shape in shapes for size, other in zip(met, shape, strict=False)]
+    found = dict[str, None]()
+    for size, other in pairs:
+        if isinstance(other, int) and (other == 1 or isinstance(size, int)):
+            continue
+        if same_sizes([size], [other]):
+            continue
+        a, b = (each if isinstance(each, int) else _resolved(metadata, each) for each in (size, other))
+        if all(isinstance(each, int) or metadata.is_declared(each) for each in (a, b)):
+            found[f"{a} == {b}" if isinstance(b, int) else f"{a} == {b} or {b} == 1"] = None
+    return list(found)
 
 
 def note_read_sizes(context: ConversionContext, tensor: Any) -> None:

@@ -18,6 +18,7 @@ from onnx_ts_legacy.calls.rows import Handler, Row
 from onnx_ts_legacy.calls.scalar_operators import SCALAR_ROWS
 from onnx_ts_legacy.calls.sequences import PIECES, counted_pieces, is_cut_at_run_time, list_of_pieces
 from onnx_ts_legacy.calls.size_conditions import (
+    broadcast_conditions,
     chunk_conditions,
     power_conditions,
     slice_conditions,
@@ -214,6 +215,8 @@ def _convert_operator(context: ConversionContext, node: Any, args: Sequence[Any]
     if kind in ("aten::chunk", "aten::unsafe_chunk"):
         context.conditions.update(dict.fromkeys(chunk_conditions(context.metadata, bound), source_line(node)))
     result = context.call(overload, bound, keyword)
+    for condition in broadcast_conditions(context, overload, bound, result):
+        context.conditions.setdefault(condition, "")
     if kind == "aten::slice":
         context.conditions.update(dict.fromkeys(slice_conditions(context, bound, result), source_line(node)))
     if kind == "aten::pow" and isinstance(result, Tensor):
