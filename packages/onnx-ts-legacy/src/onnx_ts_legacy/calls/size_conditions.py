@@ -161,6 +161,8 @@ def power_conditions(context: ConversionContext, node: Any, number: TensorForm) 
     if number.dtype != torch.int64 or number.shape or not all(map(is_number_of_trace, computed)):
         return []
     term, relation = term_of(exponent), None
+    if term is not None and type(evaluated(term)) is bool:
+        return []
     if term is not None:
         zero = SizeTerm(None, (0,))
         relation = _truth(context, evaluated(SizeTerm("ge", (term, zero)), lambda tensor: _form(context, tensor).shape))
