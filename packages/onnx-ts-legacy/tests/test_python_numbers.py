@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import collections
+import importlib
+import operator
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,6 +47,14 @@ def last_index(x: Tensor) -> Tensor:
     return x * index
 
 
+def without_a_module(x: Tensor) -> Tensor:
+    scope: dict[str, Any] = {}
+    exec("def function(x): return x * len(x)", scope)
+    result: Tensor = scope["function"](x)
+    return result
+
+
+LEN = len
 COUNTS: dict[str, Callable[[Tensor], Tensor]] = {
     "loop": counted,
     "work that is not used": counted_beside_work_that_is_not_used,
@@ -58,6 +69,10 @@ COUNTS: dict[str, Callable[[Tensor], Tensor]] = {
     "torch.split": lambda x: x * len(torch.split(x, split_size_or_sections=2, dim=1)),
     "split by a size": lambda x: x * len(x.split(x.size(1))),
     "chunk": lambda x: x * len(x.chunk(3)),
+    "another name": lambda x: x * LEN(x),
+    "method": lambda x: x * x.__len__(),
+    "code without a module": without_a_module,
+    "length hint": lambda x: x * operator.length_hint(x),
     "rows of a product": lambda x: x * len((x @ x.T).unbind(1)),
 }
 
@@ -77,6 +92,23 @@ def test_a_number_of_parts_is_right_or_a_condition(case: str) -> None:
         else:
             torch.testing.assert_close(result, function(x))
     assert 0 < refused < len(SIZES)
+
+
+def test_the_length_is_dynamic_in_functions_that_a_model_imports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lengths_of_helpers.py").write_text("def longer(x):\n    return x * len(x) + x[: len(x) - 1].sum(0)\n")
+    (tmp_path / "model_of_lengths.py").write_text(
+        "from lengths_of_helpers import longer\n\n\ndef model(x):\n    return longer(x)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    model = importlib.import_module("model_of_lengths").model
+    program = onnx_ts_legacy.export(model, (torch.randn(4, 3),), input_names=["x"], dynamic_axes={"x": [0]})
+
+    assert program.constraints.conditions == ()
+    for rows in (2, 7):
+        x = torch.randn(rows, 3)
+        torch.testing.assert_close(program(x)[0], model(x))
 
 
 def in_place(x: Tensor) -> tuple[Tensor, ...]:

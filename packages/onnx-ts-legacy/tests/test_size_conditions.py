@@ -57,6 +57,8 @@ BRANCHES: dict[str, tuple[Callable[[T], T], tuple[int, int], str, Any, Any]] = {
     "strides": (lambda x: x * x.stride(0), (4, 3), "k == 3", (6, 3), (4, 2)),
     "all strides": (lambda x: x * sum(x.t().stride()), (4, 3), "k == 3", (6, 3), (4, 2)),
     "strides of a part": (lambda x: x[:, ::2] * x[:, ::2].stride(0), (4, 3), "k == 3", (6, 3), (4, 4)),
+    "truth as a number": (lambda x: x * 2 if (x.size(0) > 2) * 3 - 1 > 0 else x, (4, 2), "n == 4", (4, 3), (5, 2)),
+    "truths compared": (lambda x: x if (x.size(0) > 2) == (x.size(0) > 1) else -x, (4, 2), "n == 4", (4, 3), (2, 2)),
     "half for NumPy": (lambda x: x * float(np.float64(x.shape[0] * 0.5)), (4, 2), "0.5 * n == 2.0", (4, 3), (6, 2)),
     "text": (lambda x: x * 2 if str(x.size(0)) == "4" else x, (4, 2), "n == 4", (4, 3), (5, 2)),
 }

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import onnx_ts_legacy
-from onnx_ts_legacy.errors import CaptureError
+from onnx_ts_legacy.errors import CaptureError, StateError
 
 pytestmark = pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
 X = torch.linspace(-1, 2, 8).reshape(2, 4)
@@ -118,6 +118,27 @@ class Scripted(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.count += 1
         return x * int(self.count)
+
+
+class Emptied(nn.Module):
+    """Writes to a tensor that it keeps, and lets it go."""
+
+    def __init__(self, let_go: Callable[[nn.Module], object]) -> None:
+        super().__init__()
+        self.kept, self.let_go = [torch.zeros(4)], let_go
+
+    def forward(self, x: Tensor) -> Tensor:
+        last = self.kept[-1].add_(x[0])
+        self.let_go(self)
+        return x + last
+
+
+@pytest.mark.parametrize("let_go", [lambda m: m.kept.pop(), lambda m: m.kept.clear(), lambda m: m.kept.insert(0, 1)])
+def test_a_tensor_that_is_written_to_and_makes_way_is_refused_with_its_name(let_go: Callable[..., object]) -> None:
+    model = Emptied(let_go)
+    with pytest.raises(StateError, match=r"changes kept\.0"):
+        onnx_ts_legacy.export(model, (X,), state="io")
+    assert [tensor.tolist() for tensor in model.kept] == [[0.0] * 4]
 
 
 def test_scripted_it_is_right_in_every_call() -> None:

@@ -170,3 +170,16 @@ def test_a_replacement_tells_what_it_stands_for() -> None:
             assert without_replacement(math.sqrt) is usual
             assert without_replacement(other) is other
     assert without_replacement(math.sqrt) is usual
+
+
+def test_what_a_program_replaces_between_two_contexts_is_what_the_second_one_restores(monkeypatch):
+    def of_the_program(value):
+        return value
+
+    with replaced([(math, "floor", usual)]):
+        assert math.floor() == "usual"
+    monkeypatch.setattr(math, "floor", of_the_program)
+    with replaced([(math, "floor", usual)]):
+        assert (math.floor(), original(math, "floor")) == ("usual", of_the_program)
+
+    assert math.floor is of_the_program

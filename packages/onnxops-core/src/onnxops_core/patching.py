@@ -6,6 +6,7 @@ import builtins
 import contextlib
 import functools
 import inspect
+import sys
 import threading
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,12 @@ class _Place:
         self.replacements: tuple[tuple[int | None, Any], ...] = ()
         self.installed: Any = _MISSING
         self.dispatching: Any = _MISSING
+
+    def is_as_before(self) -> bool:
+        """Tell whether what is in place now is what was there when it was made."""
+        own = vars(self.owner).get(self.name, _MISSING)
+        usual = _inherited(self.owner, self.name) if own is _MISSING else own
+        return own is self.own and usual is self.usual and not _is_computed(self.owner.__class__, self.name)
 
     def current(self) -> Any:
         """Return what the running thread is to see."""
@@ -77,6 +84,8 @@ def _is_computed(kind: type, name: str) -> bool:
 
 
 _places: dict[tuple[int, str], _Place] = {}
+# Those of torch and Python that nothing is replaced in at present; most exports replace the same.
+_idle: dict[tuple[int, str], _Place] = {}
 
 
 def _stored(owner: Any, name: str) -> Any:
@@ -115,7 +124,7 @@ def replaced(replacements: Sequence[tuple[Any, str, Any]], *, in_all_threads: bo
         for owner, name, value in replacements:
             place = _places.get((id(owner), name))
             if place is None:
-                place = _places[id(owner), name] = _Place(owner, name)
+                place = _places[id(owner), name] = _place(owner, name)
             entry = (thread, value)
             place.replacements = (*place.replacements, entry)
             place.install()
@@ -128,6 +137,11 @@ def replaced(replacements: Sequence[tuple[Any, str, Any]], *, in_all_threads: bo
                 _leave(place, entry)
 
 
+def _place(owner: Any, name: str) -> _Place:
+    idle = _idle.pop((id(owner), name), None)
+    return idle if idle is not None and idle.is_as_before() else _Place(owner, name)
+
+
 def _leave(place: _Place, entry: tuple[int | None, Any]) -> None:
     kept = list(place.replacements)
     del kept[next(index for index in reversed(range(len(kept))) if kept[index] is entry)]
@@ -135,6 +149,16 @@ def _leave(place: _Place, entry: tuple[int | None, Any]) -> None:
     place.install()
     if not kept:
         del _places[id(place.owner), place.name]
+        place.installed = _MISSING
+        if callable(place.dispatching) and _stays(place.owner):
+            _idle[id(place.owner), place.name] = place
+
+
+def _stays(owner: Any) -> bool:
+    """Tell whether a module or class is there as long as the process."""
+    name = owner.__name__ if isinstance(owner, ModuleType) else owner.__module__ if isinstance(owner, type) else ""
+    root = name.partition(".")[0]
+    return root == "torch" or (root in sys.stdlib_module_names and root != "__main__")
 
 
 def _is_function(value: Any) -> bool:

@@ -21,6 +21,7 @@ from onnx_ts_legacy.calls.sequences import (
     sequence_length,
     sliced,
 )
+from onnx_ts_legacy.calls.size_conditions import note_read_sizes
 from onnx_ts_legacy.errors import ScriptValueError
 from onnx_ts_legacy.state.context import ConversionContext
 from onnx_ts_legacy.state.numbers import negated
@@ -58,6 +59,7 @@ def _length(context: ConversionContext, target: Any) -> Any:
     if isinstance(target, ListRef) and isinstance(target.state, SequenceState):
         return sequence_length(context, target.state)
     if isinstance(target, Tensor):
+        note_read_sizes(context, target)
         return size_of(context, target, 0)
     return len(target.items if isinstance(target, ListRef | DictRef) else target)
 
@@ -375,7 +377,11 @@ def _format(context: ConversionContext, text: str, *args: Any) -> Any:
     """Return the text, or a poison where a part of it is known at run time only."""
     if any(map(is_unknown_text, args)):
         return Poison("The program uses a string that depends on values computed at run time.")
-    return text.format(*(plain(arg) for arg in args))
+    # Braces with something between them are text: TorchScript has put the values of an f-string behind it.
+    first, *others = text.split("{}")
+    if len(args) != len(others):
+        raise ScriptValueError(f"A text with {len(others)} places is given {len(args)} values.")
+    return first + "".join(str(plain(arg)) + rest for arg, rest in zip(args, others, strict=True))
 
 
 def _is_of_container(context: ConversionContext, node: Any, args: Sequence[Any]) -> bool:

@@ -13,13 +13,14 @@ from onnx_ts_legacy.errors import CaptureError, DynamicDimensionError
 from onnx_ts_legacy.graph.parts import is_number_of_trace, node_inputs
 from onnx_ts_legacy.graph.sources import source_line
 from onnx_ts_legacy.shapes.metadata import Metadata
+from onnx_ts_legacy.shapes.simple_calls import is_pointwise, same_sizes
 from onnx_ts_legacy.shapes.tensor_forms import TensorForm
 from onnx_ts_legacy.state.arguments import frozen
 from onnx_ts_legacy.state.context import ConversionContext
 from onnx_ts_legacy.state.numbers import truth_of_relation
 from onnx_ts_legacy.state.values import Tensor
 from onnxops_core.exporting import warn_user
-from onnxops_decomp.exporting import order_relations
+from onnxops_decomp.exporting import at_sizes, order_relations
 
 # Their results show their first operand, with strides that follow from its own.
 _VIEWS = frozenset(
@@ -34,7 +35,15 @@ _SQUEEZES = frozenset(("aten::squeeze", "aten::squeeze_", "aten::squeeze_copy"))
 # They give a number where their operand has one row.
 _SQUEEZED_RESULTS = frozenset(("aten::corrcoef", "aten::cov"))
 
-__all__ = ["chunk_conditions", "decided_conditions", "power_conditions", "squeeze_conditions"]
+__all__ = [
+    "broadcast_conditions",
+    "chunk_conditions",
+    "decided_conditions",
+    "note_read_sizes",
+    "power_conditions",
+    "slice_conditions",
+    "squeeze_conditions",
+]
 
 
 def chunk_conditions(metadata: Metadata, args: Sequence[Any]) -> list[str]:
@@ -58,6 +67,82 @@ def chunk_conditions(metadata: Metadata, args: Sequence[Any]) -> list[str]:
     return [f"({expression} + {chunks - 1}) // {chunks} * {chunks - 1} < {expression} or {expression} == 0"]
 
 
+def slice_conditions(context: ConversionContext, args: Sequence[Any], result: Any) -> list[str]:
+    """Return for which sizes a slice has the one row that it was given, as ``x[:1]`` has unless there is none.
+
+    What an ``if`` or a loop may leave out needs no condition.
+    """
+    self, dim, start, end, step = (*args, 0, None, None, 1)[:5]
+    dims = (dim, start, end, step)
+    if _is_inside(context) or not isinstance(self, Tensor) or not isinstance(result, Tensor):
+        return []
+    if not all(part is None or isinstance(part, int) for part in dims) or len(self.forms) > 1:
+        return []
+    size, rows = self.fake.shape[dim], result.fake.shape[dim]
+    least = None if isinstance(size, int) else _at_zeros(context.metadata, size)
+    if least is None or not isinstance(rows, int):
+        return []
+    if len(range(*slice(start, end, step).indices(max(least, 0)))) == rows:
+        return []
+    return [f"{_resolved(context.metadata, size)} >= 1"]
+
+
+def broadcast_conditions(
+    context: ConversionContext, overload: torch._ops.OpOverload, args: Sequence[Any], result: Any
+) -> list[str]:
+    """Return for which sizes operands that meet in a call give the size that its result is taken to have."""
+    first = 2 if overload is torch.ops.aten.matmul.default else 0
+    if _is_inside(context) or not isinstance(result, Tensor) or len(result.forms) > 1:
+        return []
+    if not first and not is_pointwise(overload):
+        return []
+    met, metadata = result.fake.shape[::-1][first:], context.metadata
+    shapes = [arg.fake.shape[::-1][first:] for arg in args if isinstance(arg, Tensor) and len(arg.forms) == 1]
+    pairs = [(size, other) for shape in shapes for size, other in zip(met, shape, strict=False)]
+    found = dict[str, None]()
+    for size, other in pairs:
+        if isinstance(other, int) and (other == 1 or isinstance(size, int)):
+            continue
+        if same_sizes([size], [other]):
+            continue
+        a, b = (each if isinstance(each, int) else _resolved(metadata, each) for each in (size, other))
+        if all(isinstance(each, int) or metadata.is_declared(each) for each in (a, b)):
+            found[f"{a} == {b}" if isinstance(b, int) else f"{a} == {b} or {b} == 1"] = None
+    return list(found)
+
+
+def note_read_sizes(context: ConversionContext, tensor: Any) -> None:
+    """Note for which sizes those of a tensor are what they are computed as, as ``x[1:]`` has n - 1 rows unless n is 0.
+
+    Args:
+        context: The conversion.
+        tensor: What the node that is converted asks for its sizes.
+    """
+    if _is_inside(context) or not isinstance(tensor, Tensor) or len(tensor.forms) > 1:
+        return
+    metadata = context.metadata
+    for size in tensor.fake.shape:
+        least = None if isinstance(size, int) else _at_zeros(metadata, size)
+        if least is not None and least < 0:
+            context.conditions[f"{_resolved(metadata, size)} >= 0"] = source_line(context.node)
+
+
+def _at_zeros(metadata: Metadata, size: torch.SymInt) -> int | None:
+    """Return what a size would be by its expression if the declared ones were 0; None if others are in it."""
+    expression = size.node.expr
+    zeros = dict.fromkeys(metadata.declared_symbols(), 0)
+    value = at_sizes(expression, zeros) if expression.free_symbols <= zeros.keys() else None
+    return int(value) if isinstance(value, sympy.Integer) else None
+
+
+def _is_inside(context: ConversionContext) -> bool:
+    return context.op.scope.outer is not None
+
+
+def _resolved(metadata: Metadata, size: torch.SymInt) -> sympy.Basic:
+    return metadata.resolved(metadata.symbols.expression(size))
+
+
 def power_conditions(context: ConversionContext, node: Any, number: TensorForm) -> list[str]:
     """Return for which sizes an exponent that a trace computes of them is not negative.
 
@@ -76,6 +161,8 @@ def power_conditions(context: ConversionContext, node: Any, number: TensorForm) 
     if number.dtype != torch.int64 or number.shape or not all(map(is_number_of_trace, computed)):
         return []
     term, relation = term_of(exponent), None
+    if term is not None and type(evaluated(term)) is bool:
+        return []
     if term is not None:
         zero = SizeTerm(None, (0,))
         relation = _truth(context, evaluated(SizeTerm("ge", (term, zero)), lambda tensor: _form(context, tensor).shape))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import builtins
 import functools
-import os
 import sys
 import threading
 import warnings
@@ -22,6 +21,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from onnx_ts_legacy import _torch_private as private
+from onnx_ts_legacy.capture.checks import in_a_check
 from onnx_ts_legacy.capture.decided_values import Cause, TracedData
 from onnx_ts_legacy.capture.expanded_numbers import expanding_functions, is_integer
 from onnx_ts_legacy.capture.number_classes import isinstance_of_numbers, open_extreme
@@ -48,23 +48,8 @@ _INSTEAD = "Use x.numel() * x.element_size()."
 _STORAGE = f"The size of a tensor's storage is a Python value. {_CONSTANT} {_INSTEAD}"
 _STORAGES = (torch.UntypedStorage, torch.TypedStorage)
 _TEXT = f"A tensor is written as text here. {_CONSTANT}"
-# What torch's own modules check of what they are given, and torchvision's of images and of the number of boxes, which
-# changes no result.
-_CHECKS = {
-    *("check_input", "check_hidden_size", "check_forward_args", "_verify_batch_size", "_check_input_dim"),
-    "pad_packed_sequence",
-    *("_check", "_check_index", "_check_is_size", "_check_not_implemented", "_check_type", "_check_value"),
-}
-_OF_BOXES = {
-    *("BoxCoder.decode", "GeneralizedRCNN.forward", "GeneralizedRCNNTransform.forward", "RetinaNet.forward"),
-    *("SSD.forward", "FCOS.forward", "_multiscale_roi_align", "batched_nms"),
-}
-_TORCH = os.path.dirname(torch.__file__) + os.sep
-_TORCHVISION = f"{os.sep}torchvision{os.sep}"
 # What lies between a replaced function and the code that calls it.
 _MACHINERY = (__file__, *(sys.modules[function.__module__].__file__ for function in (original, open_extreme)))
-# So many frames may lie between a check and what asks, those of our own included.
-_DEPTH = 20
 # Functions of tensors whose results are Python values.
 _PYTHON_RESULTS = (
     *((torch, name) for name in ("equal", "allclose", "is_nonzero")),
@@ -125,7 +110,7 @@ class FrozenValues:
             place: The line, if it is not the one that runs.
             least: The least cause that it is taken for.
         """
-        if self._data is None or _in_a_check():
+        if self._data is None or in_a_check():
             return
         tensors = [leaf for leaf in pytree.tree_leaves(operands) if isinstance(leaf, torch.Tensor)]
         text = f"{what} at {place or _place() or 'an unknown line'}"
@@ -174,7 +159,7 @@ class FrozenValues:
             tensor: The tensor.
             usual: Reads it.
         """
-        place = None if tensor.requires_grad or self._is_muted or _in_a_check() else _place()
+        place = None if tensor.requires_grad or self._is_muted or in_a_check() else _place()
         value = None if place is None else private.traced_value(tensor)
         if place is None or not sizes_behind(value, self._inputs):
             return usual()
@@ -190,7 +175,7 @@ class FrozenValues:
 
     def lose(self, tensor: torch.Tensor) -> None:
         """Note that an operator takes a tensor for a number that the trace does not hold."""
-        place = None if self._is_muted or _in_a_check() else _place()
+        place = None if self._is_muted or in_a_check() else _place()
         if place is None:
             return
         if sizes_behind(private.traced_value(tensor), self._inputs):
@@ -223,7 +208,7 @@ class FrozenValues:
 
     def strides(self, tensor: torch.Tensor, usual: Callable[[], Any]) -> Any:
         """Return strides, Python values that sizes decide."""
-        place = None if self._is_muted or _in_a_check() else _place()
+        place = None if self._is_muted or in_a_check() else _place()
         if place is not None:
             with self._state(_is_muted=True):
                 self._decide(tensor.detach(), tensor.stride(), place, of_strides=True)
@@ -232,7 +217,7 @@ class FrozenValues:
     def contiguity(self, tensor: torch.Tensor, usual: Callable[[], bool], memory_format: torch.memory_format) -> bool:
         """Return whether a tensor is contiguous, a truth value that sizes decide."""
         answer, place = usual(), _asking_place()
-        if place is not None and not self._is_muted and not _in_a_check():
+        if place is not None and not self._is_muted and not in_a_check():
             with self._state(_is_muted=True):
                 decision = SizeDecision(answer, str(place), of_strides=True, memory_format=memory_format)
                 self.decisions.append(decision)
@@ -266,7 +251,7 @@ class FrozenValues:
     def offset(self, tensor: torch.Tensor, usual: Callable[[], int]) -> int:
         """Return where a tensor starts in its memory, a Python value that sizes and indices decide."""
         answer = usual()
-        if answer and not self._is_muted and not _in_a_check():
+        if answer and not self._is_muted and not in_a_check():
             self._tell_memory(_OFFSET, "storage_offset()", _place())
         return answer
 
@@ -287,8 +272,13 @@ class FrozenValues:
             return usual()
 
     def length(self, tensor: torch.Tensor, usual: Callable[[], int]) -> int:
-        """Return the number of rows, which is noted where Python makes something of it."""
-        return int(self.without_notes(usual))
+        """Return the number of rows, a condition of the model where its code asks for that past what stands for len."""
+        answer, place = int(self.without_notes(usual)), _asking_place()
+        if place is not None and self._is_dynamic and not self._is_muted and not in_a_check():
+            with self._state(_is_muted=True):
+                # In a trace the size is a tensor.
+                self._decide(torch.as_tensor(tensor.size(0)), answer, place)
+        return answer
 
     def add_thread(self, name: str) -> None:
         """Note that another thread calls a function of torch for the model."""
@@ -305,7 +295,7 @@ class FrozenValues:
     def is_news(self, text: str) -> bool:
         """Tell whether something that torch warns of is not noted otherwise."""
         # A loop over rows is recorded as such, and refused where their number is dynamic.
-        return not self._is_muted and not text.startswith("Iterating over a tensor") and not _in_a_check()
+        return not self._is_muted and not text.startswith("Iterating over a tensor") and not in_a_check()
 
     @contextmanager
     def _state(self, **values: bool) -> Iterator[None]:
@@ -332,13 +322,13 @@ class FrozenValues:
 
     def add_integer(self, tensor: torch.Tensor, answer: int) -> None:
         """Note that a tensor was made a Python integer, which may be recorded afterwards."""
-        place = None if self._is_muted or _in_a_check() else _place()
+        place = None if self._is_muted or in_a_check() else _place()
         if place is not None:
             self._integers.append((tensor, private.traced_value(tensor), answer, place))
 
     def add_parts(self, number: torch.Tensor, parts: Sequence[torch.Tensor]) -> None:
         """Note into how many parts a tensor was divided, as sizes decide it: their number is one of Python."""
-        place = None if self._is_muted or _in_a_check() else _place()
+        place = None if self._is_muted or in_a_check() else _place()
         if place is not None and sizes_behind(private.traced_value(number), self._inputs):
             self._parts.append(Parts(number, parts, place))
 
@@ -413,20 +403,6 @@ def _show(values: FrozenValues, usual: Callable[..., None], message: Any, catego
         usual(message, category, *where)
     else:
         values.tell(str(message), place)
-
-
-def _in_a_check() -> bool:
-    """Tell whether a check of torch's own asks."""
-    frame: FrameType | None = sys._getframe(1)
-    for _ in range(_DEPTH):
-        if frame is None:
-            break
-        code = frame.f_code
-        if code.co_name in _CHECKS and code.co_filename.startswith(_TORCH):
-            return True
-        frame = frame.f_back
-    asking = user_frame()
-    return asking is not None and _TORCHVISION in asking.f_code.co_filename and asking.f_code.co_qualname in _OF_BOXES
 
 
 def _place() -> Place | None:

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import inspect
 import itertools
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -32,6 +32,7 @@ from onnxops_decomp.exporting import (
     casts_that_change_something,
     check_numbers,
     example_paths,
+    helpers_of,
     homes_of,
     in_order,
     key_of,
@@ -178,7 +179,8 @@ def capture(
         if not callable(model):
             raise ArgumentsError(f"The model to export must be a module or a function, got {type(model).__name__}.")
         trace = partial(_traced, model, positional, named, state, dynamic_axes, refuses)
-        return traced_with_conversions(trace, homes_of(model))
+        homes = homes_of(model)
+        return traced_with_conversions(trace, [*homes, *helpers_of(homes)])
 
 
 def positional_list(model: Any, args: Any) -> Any:
@@ -362,7 +364,7 @@ def _traced(
         at_end = [autocast.note, lambda: frozen.close(flat.returned), found.leave]
         flat: FlatModel = FlatModel(model, leaves, structure, [begin, autocast.begin], at_end, frozen.decided)
         with casts_that_change_something(), frozen.checked(found.changed), _explained():
-            if any(map(_holds_script, flat.modules())):
+            if _hold_scripts(flat.modules()):
                 examples = _copies(tensors)
                 traced = torch.jit.trace(flat, tuple(examples), check_trace=False, strict=False)
                 graph, root = traced.graph.copy(), traced._c
@@ -488,11 +490,12 @@ def _unrecorded(what: str) -> Exception:
     return TypeError(f"a trace cannot hold {what}; write x.copy_(value) or x = value, and x.clone() for a copy")
 
 
-def _holds_script(module: torch.nn.Module) -> bool:
+def _hold_scripts(modules: Iterable[torch.nn.Module]) -> bool:
     """Tell whether a module is scripted, or has an object of TorchScript such as packed weights."""
-    return isinstance(module, torch.jit.ScriptModule) or any(
-        isinstance(x, private.ScriptObject) for x in vars(module).values()
-    )
+    found = list(modules)
+    kinds = {type(value) for module in found for value in vars(module).values()}
+    scripted = (torch.jit.ScriptModule, private.ScriptObject)
+    return any(issubclass(kind, scripted) for kind in {*map(type, found), *kinds})
 
 
 def _recorded(

@@ -33,6 +33,8 @@ _ARITHMETIC: dict[str, Callable[..., Any]] = {
     "maximum": torch.sym_max,
     **{name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
 }
+# They take truth values as such.
+_LOGICAL = frozenset(("__and__", "bitwise_and", "__or__", "bitwise_or", "__xor__", "bitwise_xor"))
 _SIZES = ("aten::size", "aten::numel")
 # What ``min`` and ``max`` compare: where both are equal, it does not matter which one is the result.
 _OR_EQUAL = {"gt": "ge", "lt": "le"}
@@ -91,6 +93,9 @@ def conditions_of(value: Any, decision: SizeDecision) -> list[tuple[SizeTerm, bo
         decision: What was read.
     """
     term, answer = term_of(value), decision.answer
+    if term is not None and _counts_truths(term):
+        # No relation of sizes says it; the sizes themselves do.
+        term = None
     if term is not None and isinstance(answer, bool) and bool(evaluated(term)) == answer:
         if decision.compares and answer:
             term = SizeTerm(_OR_EQUAL.get(str(term.operator), term.operator), term.operands)
@@ -104,6 +109,14 @@ def conditions_of(value: Any, decision: SizeDecision) -> list[tuple[SizeTerm, bo
     ):
         return [(_equal(term, answer), True)]
     return [(_equal(size, evaluated(size)), True) for size in sizes_behind(value)]
+
+
+def _counts_truths(term: SizeTerm) -> bool:
+    """Tell whether a truth value is a number in a term, as in ``(n > 2) + 1``."""
+    if term.operator in (None, "size"):
+        return False
+    counted = term.operator not in _LOGICAL and any(type(evaluated(operand)) is bool for operand in term.operands)
+    return counted or any(map(_counts_truths, term.operands))
 
 
 def _equal(term: SizeTerm, number: float) -> SizeTerm:

@@ -26,6 +26,7 @@ from onnxops_decomp.exporting import (
     results_of,
     state_refusal,
     type_tests,
+    with_lines,
 )
 
 __all__ = ["TracedState", "kept_state"]
@@ -72,11 +73,23 @@ class TracedState:
         return {**self._inventory.weights, **entered}
 
     def leave(self) -> None:
-        """Take note of what the call left behind; to be called while the trace still runs."""
+        """Take note of what the call left behind; to be called while the trace still runs.
+
+        Raises:
+            StateError: If something else than a tensor took the place of one, or nothing.
+        """
         self._rebound = self._registries.rebound()
         # Tensors that the trace does not know become constants of it.
         rebound = [each.target for each in self._rebound]
-        self._values = [value.clone() for value in self._watch.leave(rebound)]
+        values = self._watch.leave(rebound)
+        pairs = zip(self.places, values, strict=True)
+        if lost := {place.path: place.line for place, value in pairs if not isinstance(value, torch.Tensor)}:
+            raise StateError(
+                f"The model changes {with_lines(lost)} when it runs: it writes to the tensor there, and then lets "
+                "something else than a tensor, or nothing, take its place, which no ONNX model does. Keep the tensor "
+                "in a buffer, and write to that with copy_()."
+            )
+        self._values = [value.clone() for value in values]
 
     def rebound(self) -> dict[str, torch.Tensor]:
         """Return what takes the place of weights, and stands in :attr:`places`, by qualified name."""

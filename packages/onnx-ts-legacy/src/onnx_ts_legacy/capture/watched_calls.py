@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 
 from onnx_ts_legacy import _torch_private as private
 from onnx_ts_legacy.capture.expanded_numbers import with_lists
+from onnx_ts_legacy.capture.leaves import PLAIN, leaves_of
 from onnx_ts_legacy.capture.number_classes import with_number_dtypes
 from onnx_ts_legacy.capture.parts import number_of_parts
 from onnx_ts_legacy.capture.truth_values import with_truth_values
@@ -89,7 +89,13 @@ class WatchedCalls(TorchFunctionMode):
         kwargs = kwargs or {}
         if not private.traces():
             return func(*args, **kwargs)
-        name, func = name_of(func), _recorded(func)
+        name = name_of(func)
+        func = _recorded(name, func)
+        if not _may_hold_numbers(args, kwargs):
+            result = func(*args, **kwargs)
+            if type(result) is torch.Tensor and name not in _CONSTRUCTORS:
+                return result
+            return self._noted(name, func, result, args, kwargs)
         if (sized := defined_for_sizes(func, args, kwargs, self._is_size)) is not None:
             return sized
         args, kwargs = with_lists(name, args, kwargs)
@@ -98,10 +104,20 @@ class WatchedCalls(TorchFunctionMode):
             args = [int(value) if type(value) is bool else value for value in args]
         args, kwargs = with_truth_values(name, args, kwargs)
         args, kwargs = with_number_dtypes(name.strip("_"), args, kwargs)
-        numbers = [
-            (tensor, _uses(tensor)) for tensor in pytree.tree_leaves((args[1:], kwargs)) if _may_be_number(tensor)
-        ]
+        numbers = [(tensor, _uses(tensor)) for tensor in leaves_of((*args[1:], *kwargs.values())) if _is_number(tensor)]
         result = func(*args, **kwargs)
+        return self._noted(name, func, result, args, kwargs, numbers)
+
+    def _noted(
+        self,
+        name: str,
+        func: Any,
+        result: Any,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        numbers: Sequence[tuple[torch.Tensor, int]] = (),
+    ) -> Any:
+        """Return the result of a call, and report what it is and what it lost."""
         if (number := number_of_parts(name, args, kwargs)) is not None:
             self._divide(number, result)
         gives_values = _gives_values(name, func, result)
@@ -138,19 +154,29 @@ _RECORDED: dict[str, Callable[..., Any]] = {
 _OPERATORS = {f"{prefix}{name}": getattr(torch.Tensor, name) for prefix in ("", "sym_") for name in ("size", "stride")}
 
 
-def _recorded(func: Any) -> Any:
+def _recorded(name: str, func: Any) -> Any:
     """Return a function that gives the same Python value of sizes, and that a trace records."""
-    name, is_operator = name_of(func), isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket)
-    return _RECORDED.get(name) or (_OPERATORS.get(name) if is_operator else None) or func
+    known = _RECORDED.get(name)
+    if known is None and name in _OPERATORS and isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+        known = _OPERATORS[name]
+    return known or func
 
 
 def _spoken(name: str) -> str:
     return _NAMES.get(name, f"{name}()")
 
 
-def _may_be_number(value: Any) -> bool:
+def _may_hold_numbers(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Tell whether a call is given what may be a number of the trace, or a truth value."""
+    given = (*args, *kwargs.values()) if kwargs else args
+    return any(type(value) is bool or _is_number(value) for value in leaves_of(given))
+
+
+def _is_number(value: Any) -> bool:
     """Tell whether torch may take a value for a number where an operator wants one."""
-    return isinstance(value, torch.Tensor) and private.rank_of(value) == 0
+    kind = type(value)
+    is_tensor = kind is torch.Tensor or (kind not in PLAIN and isinstance(value, torch.Tensor))
+    return is_tensor and private.rank_of(value) == 0
 
 
 def name_of(func: Any) -> str:
@@ -166,14 +192,13 @@ def _gives_values(name: str, func: Any, result: Any) -> bool:
     is_property = is_getter or (name.startswith("is_") and name != "is_nonzero")
     if name in _OF_MODEL or (is_property and name not in _OF_SIZES):
         return False
-    leaves = pytree.tree_leaves(result)
-    return any(leaf is not None and not isinstance(leaf, torch.Tensor | torch.dtype) for leaf in leaves)
+    return any(leaf is not None and not isinstance(leaf, torch.Tensor | torch.dtype) for leaf in leaves_of((result,)))
 
 
 def may_be_frozen(func: Any, result: Any) -> bool:
     """Tell whether a call of torch that no trace records gives what the data or sizes may decide."""
     name = name_of(func)
-    is_tensor = any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(result))
+    is_tensor = any(isinstance(leaf, torch.Tensor) for leaf in leaves_of((result,)))
     return is_tensor or name == "shape" or _gives_values(name, func, result)
 
 

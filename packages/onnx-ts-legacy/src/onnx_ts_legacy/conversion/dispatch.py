@@ -17,7 +17,13 @@ from onnx_ts_legacy.calls.prims import CONSTANT_ROW, PRIM_ROWS
 from onnx_ts_legacy.calls.rows import Handler, Row
 from onnx_ts_legacy.calls.scalar_operators import SCALAR_ROWS
 from onnx_ts_legacy.calls.sequences import PIECES, counted_pieces, is_cut_at_run_time, list_of_pieces
-from onnx_ts_legacy.calls.size_conditions import chunk_conditions, power_conditions, squeeze_conditions
+from onnx_ts_legacy.calls.size_conditions import (
+    broadcast_conditions,
+    chunk_conditions,
+    power_conditions,
+    slice_conditions,
+    squeeze_conditions,
+)
 from onnx_ts_legacy.control_flow.if_ import convert_if
 from onnx_ts_legacy.control_flow.loop import convert_loop
 from onnx_ts_legacy.errors import ScriptValueError
@@ -209,6 +215,10 @@ def _convert_operator(context: ConversionContext, node: Any, args: Sequence[Any]
     if kind in ("aten::chunk", "aten::unsafe_chunk"):
         context.conditions.update(dict.fromkeys(chunk_conditions(context.metadata, bound), source_line(node)))
     result = context.call(overload, bound, keyword)
+    for condition in broadcast_conditions(context, overload, bound, result):
+        context.conditions.setdefault(condition, "")
+    if kind == "aten::slice":
+        context.conditions.update(dict.fromkeys(slice_conditions(context, bound, result), source_line(node)))
     if kind == "aten::pow" and isinstance(result, Tensor):
         conditions = power_conditions(context, node, result.fake)
         context.conditions.update(dict.fromkeys(conditions, source_line(node)))

@@ -69,18 +69,18 @@ def source_line(node: Any) -> str:
     return _line_in(str(node.sourceRange()))
 
 
-@functools.lru_cache(maxsize=1024)
 def asks_for_fused_layer(node: Any) -> bool:
     """Tell whether a node stands in the code by which layers of a transformer choose between their implementations."""
     return _FUSED_LAYERS.search(str(node.sourceRange())) is not None
 
 
+@functools.lru_cache(maxsize=1024)
 def _line_in(text: str) -> str:
     """Find the user's line in a source range of torch; repeated calls of a module have the same one."""
     found = list(_TRACED.finditer(text)) or list(_SCRIPTED.finditer(text))
     if not found:
         return ""
-    own = next((match for match in found if not _LIBRARY.search(match["file"])), found[0])
+    own = next((match for match in found if not is_library(match["file"])), found[0])
     return f"{own['file']}:{own['line']}"
 
 
@@ -93,10 +93,11 @@ def located(text: str, node: Any) -> str:
 def line_of_exception(error: BaseException) -> str:
     """Return ``file:line`` of the user's innermost line that an exception came through; an empty string without one."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not _LIBRARY.search(frame.filename)]
+    own = [frame for frame in frames if not is_library(frame.filename)]
     return f"{own[-1].filename}:{own[-1].lineno}" if own else ""
 
 
+@functools.lru_cache(maxsize=4096)
 def is_library(file: str) -> bool:
     """Tell whether a file belongs to PyTorch, NumPy or these packages."""
     return _LIBRARY.search(file) is not None
@@ -105,6 +106,6 @@ def is_library(file: str) -> bool:
 def user_frame() -> FrameType | None:
     """Return the innermost frame that is the user's own; None if there is none."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and _LIBRARY.search(frame.f_code.co_filename):
+    while frame is not None and is_library(frame.f_code.co_filename):
         frame = frame.f_back
     return frame

@@ -293,7 +293,7 @@ class Metadata:
         view = known_view(function, args, kwargs)
         if view is not None:
             return self.strided(args[0].dtype, *view), 0
-        form = known_form(function, args, kwargs, self.is_contiguous)
+        form = known_form(function, args, kwargs, self.is_contiguous, self.is_one_in_example)
         return None if form is None else (self.empty(*form), None)
 
     def _run(self, function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> tuple[Any, int | None]:

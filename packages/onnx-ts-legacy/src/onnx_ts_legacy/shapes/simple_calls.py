@@ -16,7 +16,7 @@ from onnx_ts_legacy.errors import ScriptValueError
 from onnx_ts_legacy.shapes.tensor_forms import TensorForm, is_tensor
 from onnxops_decomp.exporting import grouped_mm_form
 
-__all__ = ["known_form", "known_view", "same_sizes"]
+__all__ = ["is_pointwise", "known_form", "known_view", "same_sizes"]
 
 aten = torch.ops.aten
 
@@ -29,7 +29,11 @@ _dtypes: dict[Any, torch.dtype] = {}
 
 
 def known_form(
-    function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], is_contiguous: Callable[[Any], bool]
+    function: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    is_contiguous: Callable[[Any], bool],
+    is_one: Callable[[torch.SymInt], bool] = lambda size: False,
 ) -> Form | None:
     """Return dtype and sizes of the result of a call, which is contiguous; None if it is not so simple.
 
@@ -38,25 +42,32 @@ def known_form(
         args: Its arguments, tensors as their forms.
         kwargs: Its keyword arguments.
         is_contiguous: Tells whether a tensor of a form is contiguous.
+        is_one: Tells whether a size is 1 in the example.
     """
     if function is aten._grouped_mm.default:
         return grouped_mm_form(*args, **kwargs)
+    if function is aten.matmul.default:
+        return _product(args[0], args[1], is_one)
     rule = _RULES.get(function)
     if rule is not None:
         return rule(*args, **kwargs) if is_contiguous(args[0]) else None
-    return _pointwise_form(function, args, kwargs, is_contiguous)
+    return _pointwise_form(function, args, kwargs, is_contiguous, is_one)
 
 
 def _pointwise_form(
-    function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], is_contiguous: Callable[[Any], bool]
+    function: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    is_contiguous: Callable[[Any], bool],
+    is_one: Callable[[torch.SymInt], bool],
 ) -> Form | None:
-    if not isinstance(function, torch._ops.OpOverload) or not _is_pointwise(function):
+    if not isinstance(function, torch._ops.OpOverload) or not is_pointwise(function):
         return None
     leaves = [*args, *kwargs.values()]
     if any(isinstance(leaf, list | tuple) for leaf in leaves):
         return None
     tensors = [leaf for leaf in leaves if is_tensor(leaf)]
-    sizes = _broadcast([tuple(tensor.shape) for tensor in tensors])
+    sizes = _broadcast([tuple(tensor.shape) for tensor in tensors], is_one)
     if sizes is None or not all(map(is_contiguous, tensors)):
         return None
     if not any(same_sizes(tensor.shape, sizes) for tensor in tensors):
@@ -71,7 +82,7 @@ def _pointwise_form(
 
 
 @functools.cache
-def _is_pointwise(function: torch._ops.OpOverload) -> bool:
+def is_pointwise(function: torch._ops.OpOverload) -> bool:
     """Tell whether an operator is pointwise and gives one new tensor."""
     returns = function._schema.returns
     if function._schema.is_mutable or len(returns) != 1 or returns[0].alias_info is not None:
@@ -79,16 +90,33 @@ def _is_pointwise(function: torch._ops.OpOverload) -> bool:
     return torch.Tag.pointwise in function.tags or function in (aten.floor_divide.default, aten.floor_divide.Scalar)
 
 
-def _broadcast(shapes: list[tuple[Any, ...]]) -> tuple[Any, ...] | None:
+def _broadcast(
+    shapes: list[tuple[Any, ...]], is_one: Callable[[torch.SymInt], bool] = lambda size: False
+) -> tuple[Any, ...] | None:
     rank = max((len(shape) for shape in shapes), default=0)
     result: list[Any] = []
     for axis in range(-rank, 0):
         found = [shape[axis] for shape in shapes if len(shape) >= -axis]
         wide = [size for size in found if not (isinstance(size, int) and size == 1)]
-        if any(not _equal(size, wide[0]) for size in wide):
+        size = _met(wide, is_one)
+        if size is None:
             return None
-        result.append(wide[0] if wide else 1)
+        result.append(size)
     return tuple(result) if shapes else None
+
+
+def _met(sizes: list[Any], is_one: Callable[[torch.SymInt], bool]) -> Any:
+    """Return the size of what sizes other than 1 are broadcast to, of which some may be 1 nevertheless.
+
+    None where torch is to say it: it reports a declared size that has to be a number.
+    """
+    if all(_equal(size, sizes[0]) for size in sizes):
+        return sizes[0] if sizes else 1
+    if any(isinstance(size, int) for size in sizes):
+        fixed, others = [x for x in sizes if isinstance(x, int)], [x for x in sizes if not isinstance(x, int)]
+        return fixed[0] if len(set(fixed)) == 1 and not any(x.node.expr.is_Symbol for x in others) else None
+    large = [size for size in sizes if not is_one(size)]
+    return large[0] if large and len(large) < len(sizes) and all(_equal(size, large[0]) for size in large) else None
 
 
 def _equal(a: Any, b: Any) -> bool:
@@ -147,6 +175,16 @@ _ROW_MAJOR = (None, torch.preserve_format, torch.contiguous_format)
 def _linear(x: TensorForm, weight: TensorForm, bias: TensorForm | None = None) -> Form | None:
     fits = weight.dim() == 2 and x.dim() >= 1 and x.dtype == weight.dtype and _equal(x.shape[-1], weight.shape[1])
     return (x.dtype, (*x.shape[:-1], weight.shape[0])) if fits else None
+
+
+def _product(x: TensorForm, y: TensorForm, is_one: Callable[[torch.SymInt], bool]) -> Form | None:
+    """Return the form of products of matrices whose numbers are sizes of different names; of others torch tells it."""
+    batches = [tuple(x.shape[:-2]), tuple(y.shape[:-2])]
+    fits = min(map(len, batches)) > 0 and x.dtype == y.dtype and _equal(x.shape[-1], y.shape[-2])
+    if not fits or _broadcast(batches) is not None:
+        return None
+    batch = _broadcast(batches, is_one)
+    return None if batch is None else (x.dtype, (*batch, x.shape[-2], y.shape[-1]))
 
 
 def _written(x: TensorForm, indices: Sequence[TensorForm | None], values: TensorForm, *_: Any) -> Form | None:

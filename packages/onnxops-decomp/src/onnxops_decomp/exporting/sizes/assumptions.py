@@ -86,15 +86,23 @@ def _text(dim: object) -> str | None:
 
 
 def _of_broadcast(node: ir.Node) -> Iterator[str]:
-    if not has_trait(node.op_type, Trait.BROADCASTS, node.domain):
+    """Yield which sizes meet: what follows from the result's is right for those alone that give these."""
+    products = node.op_type == "MatMul" and not node.domain
+    if not products and not has_trait(node.op_type, Trait.BROADCASTS, node.domain):
         return
-    shapes = [value.shape for value in node.inputs if value is not None]
-    present = [shape for shape in shapes if shape is not None]
-    for axis in range(1, max(map(len, present)) + 1 if len(present) > 1 else 0):
+    # Of a product these are the axes before the matrices.
+    first = 3 if products else 1
+    present = [value.shape for value in node.inputs if value is not None and value.shape is not None]
+    result = node.outputs[0].shape
+    for axis in range(first, max(map(len, present)) + 1 if len(present) > 1 else 0):
         dims = dict.fromkeys(_text(shape[-axis]) for shape in present if len(shape) >= axis)
         texts = [text for text in dims if text is not None and text != "1"]
-        for other in texts[1:]:
-            yield _same_or_one(texts[0], other)
+        met = None if result is None or len(result) < axis else _text(result[-axis])
+        for other in texts if met in texts else texts[1:]:
+            if met not in texts:
+                yield _same_or_one(texts[0], other)
+            elif other != met:
+                yield f"{met} == {other}" if other.isdecimal() else f"{met} == {other} or {other} == 1"
 
 
 def _of_product(node: ir.Node) -> Iterator[str]:

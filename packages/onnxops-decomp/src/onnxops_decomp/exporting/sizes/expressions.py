@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import math
 import operator
 import re
@@ -123,8 +124,9 @@ class _InPython(ast.NodeTransformer):
         return node
 
 
+@functools.lru_cache(maxsize=4096)
 def parsed_size(text: str) -> ast.expr | None:
-    """Return the syntax tree of an expression or comparison; None if the text has anything else in it."""
+    """Return the syntax tree of an expression or comparison, not to be changed; None if the text has anything else."""
     try:
         tree: ast.expr = _InPython().visit(ast.parse(_MODULE.sub("", text), mode="eval")).body
     except SyntaxError:

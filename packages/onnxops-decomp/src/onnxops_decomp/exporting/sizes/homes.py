@@ -22,11 +22,14 @@ def homes_of(model: Callable[..., Any]) -> list[ModuleType]:
             that take the place of a ``forward`` are its code.
     """
     names: dict[str, None] = {}
+    modules = list(model.modules()) if isinstance(model, torch.nn.Module) else []
+    for kind in dict.fromkeys(map(type, modules)):
+        names |= {each.__module__: None for each in kind.__mro__}
     functions: list[Any] = [] if isinstance(model, torch.nn.Module) else [model]
-    for module in model.modules() if isinstance(model, torch.nn.Module) else ():
-        names |= {kind.__module__: None for kind in type(module).__mro__}
-        functions += [module.forward, getattr(module, "function", None)]
-    for function in functions:
+    for module in modules:
+        forward = module.forward
+        functions += [getattr(forward, "__func__", forward), getattr(module, "function", None)]
+    for function in {id(function): function for function in functions}.values():
         while isinstance(function, functools.partial):
             function = function.func
         names[getattr(inspect.unwrap(function), "__module__", None) or "builtins"] = None

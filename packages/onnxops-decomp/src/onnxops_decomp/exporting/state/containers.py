@@ -20,6 +20,8 @@ import torch
 from onnxops_decomp.exporting.state.library_objects import contents_of, restore_contents
 
 __all__ = [
+    "ATOMS",
+    "ATOM_KINDS",
     "MISSING",
     "Attributes",
     "Cache",
@@ -38,6 +40,9 @@ __all__ = [
     "with_replaced",
 ]
 
+#: What cannot be changed and holds nothing else.
+ATOMS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.layout)
+ATOM_KINDS = frozenset(ATOMS)
 MISSING: Any = type("Missing", (), {"__repr__": lambda self: "nothing"})()
 _METHODS = (types.MethodWrapperType, types.BuiltinMethodType, types.MethodType)
 
@@ -206,6 +211,10 @@ class Contents(Record):
     def items(self, parts: Sequence[Any]) -> dict[Any, Any]:
         """Return what it holds under an empty name."""
         return {"": parts[0]}
+
+    def is_unchanged(self) -> bool:
+        """Tell whether it holds equal numbers, texts and bytes, and else the very same."""
+        return _is_same_value(self.read(), self.parts)
 
     def write(self, items: Mapping[Any, Any], now: Mapping[Any, Any]) -> None:
         """Set it."""
@@ -420,6 +429,23 @@ def with_replaced(value: Any, given: Mapping[int, Any]) -> Any:
 def key_text(key: Any) -> str:
     """Return how a path names a key: by its text, or its class where the text says no more than an address."""
     return type(key).__name__ if " at 0x" in (text := str(key)) else text
+
+
+def _is_same_value(now: Any, before: Any) -> bool:
+    """Tell whether values are one, or made of equal atoms in the same way; of what can be changed, equals are not."""
+    if now is before:
+        return True
+    kind = type(now)
+    if kind is not type(before):
+        return False
+    if issubclass(kind, tuple):
+        # The state of a generator is hundreds of numbers.
+        if ATOM_KINDS.issuperset(map(type, now)):
+            return bool(now == before) and all(map(operator.is_, map(type, now), map(type, before)))
+        return len(now) == len(before) and all(map(_is_same_value, now, before))
+    if kind is dict:
+        return now.keys() == before.keys() and all(_is_same_value(item, before[key]) for key, item in now.items())
+    return kind in ATOM_KINDS and bool(now == before)
 
 
 def _halves(parts: Sequence[Any]) -> dict[Any, Any]:

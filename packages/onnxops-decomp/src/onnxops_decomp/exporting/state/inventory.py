@@ -34,6 +34,8 @@ from onnxops_decomp.exporting.state.code import (
     plain_functions,
 )
 from onnxops_decomp.exporting.state.containers import (
+    ATOM_KINDS,
+    ATOMS,
     MISSING,
     Attributes,
     Cache,
@@ -55,8 +57,6 @@ from onnxops_decomp.exporting.state.reached_code import reached_functions
 
 __all__ = ["Change", "Inventory", "is_library", "kept_inventory", "same"]
 
-_ATOMS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.layout)
-_ATOM_KINDS = frozenset(_ATOMS)
 _OWN_OF_MODULES = frozenset(vars(torch.nn.Module())) - {"training"}
 _REGISTRIES = ("_parameters", "_buffers")
 _HOOKS = [name for name in sorted(_OWN_OF_MODULES) if "hooks" in name and not name.endswith("_with_kwargs")]
@@ -197,7 +197,7 @@ class Inventory:
         for record in self._records:
             for value in record.parts:
                 # Most tuples are strides and their like.
-                whole = not isinstance(value, tuple) or all(type(part) in _ATOM_KINDS for part in value)
+                whole = not isinstance(value, tuple) or all(type(part) in ATOM_KINDS for part in value)
                 for leaf in (value,) if whole else pytree.tree_leaves(value):
                     if id(leaf) in weights:
                         found[id(leaf)] = weights[id(leaf)]
@@ -285,7 +285,7 @@ class Inventory:
         if way is not None and id(value) not in self._seen:
             self._seen.add(id(value))
             way(self, path, value, owner)
-        elif way is None and kind not in _ATOM_KINDS:
+        elif way is None and kind not in ATOM_KINDS:
             self.unread.append(value)
 
     def _tensor(self, path: str, tensor: torch.Tensor, owner: Any) -> None:
@@ -378,7 +378,7 @@ class Inventory:
         parts = [
             (f"{path}.{key_text(key)}" if path else key_text(key), value, owner)
             for key, value in items.items()
-            if type(value) not in _ATOM_KINDS
+            if type(value) not in ATOM_KINDS
         ]
         for _, value, _ in parts:
             if isinstance(value, FUNCTIONS):
@@ -500,7 +500,7 @@ class _Namespace:
 
 _Way = Callable[[Inventory, str, Any, Any], None]
 _WAYS: tuple[tuple[Any, _Way | None], ...] = (
-    (_ATOMS, None),
+    (ATOMS, None),
     (torch.Tensor, Inventory._tensor),
     (torch.nn.Module, Inventory._module),
     ((list, dict, set, collections.deque), Inventory._container),
@@ -550,7 +550,7 @@ def same(before: Any, after: Any) -> bool:
         return True
     if type(before) is not type(after):
         return False
-    if isinstance(before, _ATOMS):
+    if isinstance(before, ATOMS):
         return bool(before == after) or before != before
     if isinstance(before, types.MethodType | torch.Size | range | slice):
         return bool(before == after)

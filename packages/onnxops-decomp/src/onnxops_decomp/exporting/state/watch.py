@@ -79,12 +79,12 @@ class StateWatch:
                 record.put({**items, key: with_replaced(items[key], given)})
 
     def leave(self, rebound: Iterable[str] = ()) -> list[Any]:
-        """Note what the run changed, undo it, and return what stands in :attr:`places` now.
+        """Note what the run changed, undo it, and return what stands in :attr:`places` now, None where nothing does.
 
         Args:
             rebound: Names of the parameters and buffers that it replaced.
         """
-        results = [_leaves(place.read[0].now().get(place.read[1]))[place.read[2]] for place in self.places]
+        results = [_held(place) for place in self.places]
         known = {(id(record), key) for place in self.places for record, key in (*place.held, place.read[:2])}
         if changes := self.inventory.changes():
             # What became of a container that the model let go makes no difference.
@@ -267,6 +267,12 @@ class StateWatch:
             read = (record, key, next(i for i, leaf in enumerate(_leaves(record.before[key])) if leaf is tensor))
             line = line or self.inventory.line(path, record.owner)
         return StatePlace(path, tensor, line, held, read)
+
+
+def _held(place: StatePlace) -> Any:
+    record, key, index = place.read
+    leaves = _leaves(record.now().get(key))
+    return leaves[index] if index < len(leaves) else None
 
 
 def _leaves(value: Any) -> list[Any]:
