@@ -39,7 +39,7 @@ from onnx_ts_legacy.state.values import (
     VectorState,
     presence,
 )
-from onnx_ts_legacy.state.variables import content_value, value_of, zeros
+from onnx_ts_legacy.state.variables import content_value, size_of, value_of, zeros
 from onnxops_decomp.exporting import to_ir
 
 __all__ = [
@@ -237,6 +237,9 @@ class Carried(Plan):
         tensor = context.fresh(held_as(value, self.dtype), *forms)
         for storage in self.aliases:
             tensor.storage.link(storage)
+        if len(forms) == 1:
+            for axis in (axis for axis, size in enumerate(self.shapes[0]) if size is None):
+                size_of(context, tensor, axis)
         return tensor
 
     def enter(self, context: ConversionContext) -> Any:

@@ -34,7 +34,7 @@ from onnx_ts_legacy.state.values import (
     Tensor,
     View,
 )
-from onnx_ts_legacy.state.variables import number_in, number_tensor, value_of
+from onnx_ts_legacy.state.variables import number_in, number_tensor, sizes_of, value_of
 from onnx_ts_legacy.symbolics.unconverted import write_aten
 from onnxops_decomp import UnsupportedOperatorError
 from onnxops_decomp.exporting import (
@@ -117,6 +117,11 @@ def _lowered_call(
     update_running_statistics(context, overload, args)
     if position is None:
         result = wrapped(context, values, fake, None)
+        if torch.Tag.dynamic_output_shape in overload.tags:
+            # These tensors tell sizes that others have later, also on single paths of the program.
+            for tensor in result if isinstance(result, tuple) else [result]:
+                if isinstance(tensor, Tensor):
+                    sizes_of(context, tensor)
         if isinstance(result, Tensor) and may_give_views(overload):
             forms, named = [form_of(context, arg) for arg in args], {n: form_of(context, a) for n, a in kwargs.items()}
             copy = Copy(overload, forms, named, context.node)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,12 +15,14 @@ from onnx_ts_legacy.graph.autocast import Autocasts
 from onnx_ts_legacy.shapes.metadata import Metadata
 from onnx_ts_legacy.state.slots import StateSlot
 from onnx_ts_legacy.state.sometimes_views import SometimesViews
-from onnx_ts_legacy.state.values import DictRef, Heap, ListRef, ObjectRef, Storage, Tensor
+from onnx_ts_legacy.state.values import DictRef, Heap, ListRef, Mutable, ObjectRef, Storage, Tensor
 from onnxops_decomp import LoweringError, LoweringTable, OpBuilder, UnsupportedOpsetError, builtin_table
 from onnxops_decomp.exporting import Decomposer, to_torch
 
 __all__ = ["AttributeStore", "ConversionContext", "Failure"]
 
+SymbolSource = Callable[[Any], ir.Value]
+_Told = dict[str, tuple[SymbolSource, Mutable]]
 OperatorCall = Callable[[torch._ops.OpOverload, Sequence[Any], Mapping[str, Any]], Any]
 
 
@@ -147,16 +149,36 @@ class ConversionContext:
         self.failures: list[Failure] = []
         self.conditions: dict[str, str] = {}
         self.stand_ins: set[ir.Value] = set()
+        self._told: _Told = {}
+        # For each graph within another one its branch, and the sizes that only its own tensors tell.
+        self._inside: dict[Any, tuple[int, _Told]] = {}
         self.functions: dict[tuple[str, str], ir.Function] = {}
 
     @contextmanager
     def writing_to(self, op: OpBuilder) -> Iterator[None]:
         """Write to another graph, such as that of a branch."""
         outer, self.op = self.op, op
+        own, told = self._inside.get(op.scope, (self.heap.frame, {}))
+        for symbol, (source, node) in told.items():
+            self.tell_size(symbol, source, node)
         try:
             yield
         finally:
             self.op = outer
+            self._inside[op.scope] = own, self._forget_sizes(self.heap.frames() - {own})
+
+    def tell_size(self, symbol: str, source: SymbolSource, memory: Mutable) -> None:
+        """Note how the size that a symbol stands for is computed: by asking a tensor of this memory."""
+        self.op.context.symbols[symbol] = source
+        self._told[symbol] = source, memory
+
+    def _forget_sizes(self, frames: Collection[int]) -> _Told:
+        """Forget and return what is told by what is not there outside: other tensors tell these sizes from now on."""
+        lost = {symbol: (source, node) for symbol, (source, node) in self._told.items() if node.frame not in frames}
+        for symbol in lost:
+            del self._told[symbol]
+            self.op.context.symbols.pop(symbol, None)
+        return lost
 
     def is_visible(self, scope: Any) -> bool:
         """Tell whether values of ``scope`` can be used in the graph that is being written."""

@@ -158,7 +158,7 @@ def _sized(context: ConversionContext, tensor: Tensor, size: torch.SymInt, axis:
         return size
     source = partial(_read_size, context, tensor.node, axis, value_of(context, tensor), context.op.scope)
     if expression.is_Symbol:
-        shared.symbols[str(expression)] = source
+        context.tell_size(str(expression), source, tensor.storage)
         return size
     return context.metadata.runtime_int(source(context.op.newest))
 
