@@ -19,6 +19,7 @@ __all__ = [
     "CROSS_NAMES",
     "EMBEDDING_FILE",
     "MODEL_FILE",
+    "SPEECH_BLOCKS_FILE",
     "SPEECH_FILE",
     "STATE_NAMES",
     "TOKENS",
@@ -50,6 +51,8 @@ _CONTEXT_KEYS = (
     "seq_length",
 )
 STATE_NAMES = {"past": "past_key_values.%d", "present": "present.%d"}
+# Beside that for sounds, a graph for those of whole blocks of frames.
+SPEECH_BLOCKS_FILE = "speech_blocks.onnx"
 CROSS_NAMES = {"key": "cross_key_values.%d.key", "value": "cross_key_values.%d.value"}
 _NO_LIMIT = 32768
 _SETTINGS = {
