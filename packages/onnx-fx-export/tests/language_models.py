@@ -123,6 +123,8 @@ REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
                                         "num_encoder_layers": 1, "num_decoder_layers": 1, "init_std": 0.3,
                                         "num_encoder_attention_heads": 4, "num_decoder_attention_heads": 4,
                                         "decoder_start_token_id": 1, "max_position_embeddings": 64}),
+    "led": ("LEDConfig", {**_ENCODER_DECODER, "encoder_layers": 1, "decoder_layers": 1, "attention_window": [8],
+                          "max_encoder_position_embeddings": 64, "max_decoder_position_embeddings": 64}),
     "bigbird_pegasus": ("BigBirdPegasusConfig", {**_TRANSLATOR, "encoder_layers": 1, "decoder_layers": 1}),
     "speech_to_text": ("Speech2TextConfig", {**_ENCODER_DECODER, "encoder_layers": 1, "decoder_layers": 1}),
     "switch": ("SwitchTransformersConfig", {**_RELATIVE, "num_experts": 2, "num_decoder_layers": 1, "num_layers": 1}),

@@ -294,6 +294,7 @@ def test_a_cache_that_forgets_what_the_masks_show_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text"),
     [
+        ("led", "its encoder decides by the values of global_attention_mask"),
         ("prophetnet", "its logits for a token depend on those behind it"),
         ("bigbird_pegasus", "its attention_type is 'block_sparse', and .* made it 'original_full' .* set config.att"),
         ("speech_to_text", "does not say of which one size the sounds are that it reads"),

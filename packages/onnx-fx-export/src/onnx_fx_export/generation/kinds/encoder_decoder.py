@@ -40,8 +40,10 @@ _SENSES = {
 _SAMPLES_OF_TOKEN, _LEAST_SAMPLES = 160, 4000
 # All models of Whisper read sounds of so many seconds, 16,000 samples each, by such steps.
 _AUDIO_SETTINGS, _SECONDS, _STEPS = "audio_processor_config.json", 30, {"n_fft": 400, "hop_length": 160}
+# Which tokens all others attend to: encoders that are told so decide by its values.
+_GLOBAL_MASK = "global_attention_mask"
 # How configurations call the sizes of the blocks that encoders divide long texts into, and what is added to each.
-_BLOCK_KEYS = {"attention_window": 0, "block_size": 0, "global_block_size": 0, "local_radius": 1}
+_BLOCK_KEYS = {"block_size": 0, "global_block_size": 0, "local_radius": 1}
 # Of an example, and the fewest that a capture is sure of.
 _BLOCKS, _FEWEST = 3, 2
 _NO_LIMIT = 1 << 20
@@ -51,8 +53,8 @@ class EncoderDecoder(Kind):
     """Models with a file that encodes a text, a sound or an image, and one that goes on from it.
 
     The encoder's file computes the keys and values by which the decoder attends to what was encoded, once; the
-    decoder's file reads them in the first step as in all others. Encoders of long texts that attend by blocks (LED,
-    LongT5, PEGASUS-X) fill up the last block, which no graph can do for all lengths: the graph takes whole blocks, with
+    decoder's file reads them in the first step as in all others. Encoders of long texts that attend by blocks (LongT5,
+    PEGASUS-X) fill up the last block, which no graph can do for all lengths: the graph takes whole blocks, with
     the padding behind the text. Decoders that read several tokens at once in no other way than at the start of a text
     (FSMT, ProphetNet) have a graph for one token.
     """
@@ -186,9 +188,16 @@ class EncoderDecoder(Kind):
     def check_masks(self) -> None:
         """Refuse a model whose cache forgets what its masks let a token see, or whose tokens see what follows.
 
+        One whose encoder decides by the values of a mask how it attends is refused, too (LED): no graph holds that.
+
         Raises:
             InvalidArgumentError: If the model is one of them.
         """
+        if _GLOBAL_MASK in inspect.signature(self.model.forward).parameters:
+            raise InvalidArgumentError(
+                f"{type(self.model).__name__} cannot be written as a folder for generation: its encoder decides by the "
+                f"values of {_GLOBAL_MASK} which tokens all others attend to, and no graph holds that."
+            )
         token = torch.zeros(1, dtype=torch.int64)
         length = self.context_length()
         check_windows_of_masks(self.model, self.layers, length, lambda past: self._read(token, past)[0])
@@ -281,11 +290,13 @@ class EncoderDecoder(Kind):
         own = self.model.config.get_text_config(decoder=True)
         for start in (given.decoder_start_token_id, getattr(own, "decoder_start_token_id", None), given.bos_token_id):
             if start is not None:
-                return int(start)
-        raise InvalidArgumentError(
-            f"{type(self.model).__name__} does not say which token the decoder starts with: set "
-            "generation_config.decoder_start_token_id."
-        )
+                break
+        if not isinstance(start, int):
+            raise InvalidArgumentError(
+                f"{type(self.model).__name__} does not say which one token the decoder starts with: set "
+                f"generation_config.decoder_start_token_id, which is {start!r}."
+            )
+        return start
 
     def batch(self, lengths: tuple[int, ...]) -> Batch:
         """Return random prompts, padded on the right as encoders are used to; sounds and images have one size."""
