@@ -307,6 +307,21 @@ def test_a_model_with_an_encoder_of_another_kind_is_refused(name, text, tmp_path
     assert not list(tmp_path.iterdir())
 
 
+def test_blocks_that_runtimes_would_find_elsewhere_are_refused(tmp_path):
+    model = language_model("longt5_global", local_radius=5, global_block_size=3)
+
+    with pytest.raises(InvalidArgumentError, match=r"global_block_size, which is 3, .* where it is no power of two"):
+        export_folder(model, tmp_path / "out", engine="onnxruntime", verify=False)
+
+
+def test_the_decoder_starts_with_one_token(tmp_path):
+    model = language_model("t5", num_layers=1, num_decoder_layers=1)
+    model.generation_config.decoder_start_token_id = [3]
+
+    with pytest.raises(InvalidArgumentError, match=r"does not say which one token .*_start_token_id, which is \[3"):
+        export_folder(model, tmp_path / "out", engine="onnxruntime", verify=False)
+
+
 def test_a_model_that_is_told_how_to_compute_all_texts_is_written(tmp_path):
     model = language_model("bigbird_pegasus", attention_type="original_full")
     assert export_folder(model, tmp_path / "out", engine="onnxruntime", verify=False).nodes

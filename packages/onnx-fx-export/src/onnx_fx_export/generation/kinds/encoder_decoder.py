@@ -42,8 +42,9 @@ _SAMPLES_OF_TOKEN, _LEAST_SAMPLES = 160, 4000
 _AUDIO_SETTINGS, _SECONDS, _STEPS = "audio_processor_config.json", 30, {"n_fft": 400, "hop_length": 160}
 # Which tokens all others attend to: encoders that are told so decide by its values.
 _GLOBAL_MASK = "global_attention_mask"
+_GLOBAL_BLOCK, _ATTENTION = "global_block_size", "encoder_attention_type"
 # How configurations call the sizes of the blocks that encoders divide long texts into, and what is added to each.
-_BLOCK_KEYS = {"block_size": 0, "global_block_size": 0, "local_radius": 1}
+_BLOCK_KEYS = {"block_size": 0, _GLOBAL_BLOCK: 0, "local_radius": 1}
 # Of an example, and the fewest that a capture is sure of.
 _BLOCKS, _FEWEST = 3, 2
 _NO_LIMIT = 1 << 20
@@ -188,16 +189,10 @@ class EncoderDecoder(Kind):
     def check_masks(self) -> None:
         """Refuse a model whose cache forgets what its masks let a token see, or whose tokens see what follows.
 
-        One whose encoder decides by the values of a mask how it attends is refused, too (LED): no graph holds that.
-
         Raises:
             InvalidArgumentError: If the model is one of them.
         """
-        if _GLOBAL_MASK in inspect.signature(self.model.forward).parameters:
-            raise InvalidArgumentError(
-                f"{type(self.model).__name__} cannot be written as a folder for generation: its encoder decides by the "
-                f"values of {_GLOBAL_MASK} which tokens all others attend to, and no graph holds that."
-            )
+        self._check_encoder()
         token = torch.zeros(1, dtype=torch.int64)
         length = self.context_length()
         check_windows_of_masks(self.model, self.layers, length, lambda past: self._read(token, past)[0])
@@ -207,6 +202,26 @@ class EncoderDecoder(Kind):
             raise InvalidArgumentError(
                 f"{type(self.model).__name__} cannot be written as a folder for generation: its logits for a token "
                 "depend on those behind it, so that they are others when texts are read at once."
+            )
+
+    def _check_encoder(self) -> None:
+        """Refuse a model whose encoder divides texts in a way that no graph holds, or that runtimes round otherwise.
+
+        Raises:
+            InvalidArgumentError: If the model is one of them (LED, LongT5 with odd blocks).
+        """
+        name, config = type(self.model).__name__, self.model.config
+        if _GLOBAL_MASK in inspect.signature(self.model.forward).parameters:
+            raise InvalidArgumentError(
+                f"{name} cannot be written as a folder for generation: its encoder decides by the values of "
+                f"{_GLOBAL_MASK} which tokens all others attend to, and no graph holds that."
+            )
+        size = getattr(config, _GLOBAL_BLOCK, 1) if getattr(config, _ATTENTION, "") == "transient-global" else 1
+        if size & (size - 1):
+            raise InvalidArgumentError(
+                f"{name} cannot be written as a folder for generation: its encoder finds the blocks of a text by adding"
+                f" up fractions of config.{_GLOBAL_BLOCK}, which is {size}, and runtimes round them in another way than"
+                " PyTorch, where it is no power of two."
             )
 
     def vocabulary(self) -> int:
