@@ -335,6 +335,29 @@ def test_every_architecture_generates_alike(name, tmp_path):
     assert {compared.tokens for compared in folder.compared} == {64}
 
 
+@pytest.mark.wide
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("t5", {"tie_word_embeddings": False, "d_kv": 5, "num_decoder_layers": 1}),
+        ("t5", {"feed_forward_proj": "gated-gelu", "relative_attention_num_buckets": 6, "tie_word_embeddings": True}),
+        ("mt5", {"tie_word_embeddings": True, "d_kv": 16}),
+        ("umt5", {"relative_attention_num_buckets": 8, "num_layers": 1, "num_decoder_layers": 1}),
+        ("bart", {"scale_embedding": True, "encoder_layerdrop": 0.5, "decoder_layerdrop": 0.5, "decoder_layers": 3}),
+        ("mbart", {"scale_embedding": True, "tie_word_embeddings": False, "encoder_layers": 1}),
+        ("marian", {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 48, "scale_embedding": True}),
+        ("m2m_100", {"scale_embedding": True, "encoder_layerdrop": 0.3}),
+        ("pegasus_x", {"scale_embedding": True, "num_global_tokens": 3, "block_size": 6, "encoder_layers": 3}),
+        ("fsmt", {"scale_embedding": True}),
+        ("whisper", {"scale_embedding": True, "encoder_layers": 1, "decoder_layers": 3, "decoder_layerdrop": 0.5}),
+    ],
+)
+def test_unusual_configurations_generate_alike(settings, name, tmp_path):
+    folder = export_folder(language_model(name, **settings), tmp_path / "out", engine="onnxruntime")
+
+    assert {compared.tokens for compared in folder.compared} == {64}
+
+
 def test_a_folder_of_another_model_is_found_out(bart):
     other = language_model("bart", scale_embedding=True)
 

@@ -98,6 +98,21 @@ def test_sounds_in_another_form_are_named(tmp_path):
         export_folder(model, tmp_path / "out", engine="onnxruntime", verify=False)
 
 
+def test_what_is_read_beside_sounds_is_named(tmp_path):
+    model = language_model("voxtral")
+    body, own = model.model, model.model.get_audio_features
+
+    def with_texts(input_features, input_ids, **given):
+        result = own(input_features, **given)
+        result.pooler_output = result.pooler_output + input_ids.sum()
+        return result
+
+    body.get_audio_features = with_texts
+
+    with pytest.warns(UserWarning, match="what makes features of its sounds also reads input_ids"):
+        export_folder(model, tmp_path / "out", engine="onnxruntime", verify=False)
+
+
 def test_adapters_that_are_switched_by_what_is_read_are_refused(tmp_path):
     model = language_model("granite_speech", has_lora_adapter=True)
     model.peft_config = {"default": object()}

@@ -56,7 +56,9 @@ class HearingLanguage(VisionLanguage):
         try:
             return None if cls(model)._width else "nothing is made of its sounds"
         except InvalidArgumentError as error:
-            return str(error)
+            ears = body_of(model, HEARING)
+            others = unread_by(ears) if ears is not None else []
+            return f"what makes features of its sounds also reads {', '.join(others)}" if others else str(error)
 
     def _refused(self, why: str) -> Exception:
         return InvalidArgumentError(why)
