@@ -121,3 +121,15 @@ def test_sounds_that_only_the_forward_encodes_are_heard(projected):
         "input_features": [1, BANDS, 40],
         "feature_attention_mask": [1, 40],
     }
+
+
+def test_a_folder_whose_weights_stay_in_files_hears(tmp_path):
+    model = language_model("voxtral")
+    model.save_pretrained(tmp_path / "source")
+
+    folder = export_folder(tmp_path / "source", tmp_path / "out", engine="onnxruntime", verify=False, tokenizer=False)
+
+    tokens, sound = torch.tensor([[5, *[SOUND] * 5, 8]]), random(1, BANDS, 40)
+    np.testing.assert_array_equal(
+        generated(folder, tokens, input_features=sound), wanted(model, tokens, input_features=sound)
+    )

@@ -174,6 +174,8 @@ def export_folder(
     if isinstance(model, str | os.PathLike):
         stages.begin("load")
         model, tokenizer, stream = _from_folder(Path(model), tokenizer, dtype, None if verify else path)
+        if stream is not None and precision not in BITS:  # the kind may be found by a trial
+            stream.put_stand_ins()
     kind = kind_of(without_wrapper(model))
     model = kind.model
     own_adapters = adapters_of(model) if adapters else Adapters()
