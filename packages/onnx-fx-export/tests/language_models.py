@@ -123,6 +123,8 @@ REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
                                         "num_encoder_layers": 1, "num_decoder_layers": 1, "init_std": 0.3,
                                         "num_encoder_attention_heads": 4, "num_decoder_attention_heads": 4,
                                         "decoder_start_token_id": 1, "max_position_embeddings": 64}),
+    "led": ("LEDConfig", {**_ENCODER_DECODER, "encoder_layers": 1, "decoder_layers": 1, "attention_window": [8],
+                          "max_encoder_position_embeddings": 64, "max_decoder_position_embeddings": 64}),
     "bigbird_pegasus": ("BigBirdPegasusConfig", {**_TRANSLATOR, "encoder_layers": 1, "decoder_layers": 1}),
     "speech_to_text": ("Speech2TextConfig", {**_ENCODER_DECODER, "encoder_layers": 1, "decoder_layers": 1}),
     "switch": ("SwitchTransformersConfig", {**_RELATIVE, "num_experts": 2, "num_decoder_layers": 1, "num_layers": 1}),
@@ -252,12 +254,43 @@ _EARS = {"hidden_size": 32, "intermediate_size": 128, "num_hidden_layers": 2, "n
          "num_mel_bins": 8, "initializer_range": 0.3}  # fmt: skip
 _HEARING = {"audio_token_id": 63, "audio_config": {**_EARS, "max_source_positions": 20}}
 
+_WHISPERING = {
+    "num_mel_bins": 8, "d_model": 32, "encoder_layers": 1, "encoder_attention_heads": 2, "encoder_ffn_dim": 32,
+    "max_source_positions": 20, "init_std": 0.3, "initializer_range": 0.3,
+}  # fmt: skip
+# Encoders that divide sounds into blocks of frames.
+_BLOCKWISE = {
+    "audio_token_id": 63, "initializer_range": 0.3, "window_size": 6, "downsample_rate": 2, "has_lora_adapter": False,
+    "text_config": {**_GROUPED, "model_type": "granite", "num_hidden_layers": 1},
+    "encoder_config": {"input_dim": 8, "num_layers": 1, "hidden_dim": 16, "num_heads": 2, "dim_head": 8,
+                       "output_dim": 8, "context_size": 8, "max_pos_emb": 16, "conv_kernel_size": 3,
+                       "initializer_range": 0.3},
+    "projector_config": {"model_type": "blip_2_qformer", "hidden_size": 16, "num_hidden_layers": 1,
+                         "num_attention_heads": 2, "intermediate_size": 16, "encoder_hidden_size": 16,
+                         "initializer_range": 0.3},
+}  # fmt: skip
+
 # Models that read sounds among the tokens of a text.
 SPEECH_LANGUAGE: dict[str, tuple[str, dict[str, Any]]] = {
     "voxtral": ("VoxtralConfig", {**_HEARING, "text_config": {**_GROUPED, "model_type": "llama"}}),
     "audio_flamingo3": ("AudioFlamingo3Config", {**_HEARING, "text_config": {**_GROUPED, "model_type": "qwen2"}}),
     "glm_asr": ("GlmAsrConfig", {**_HEARING, "text_config": {**_GROUPED, "model_type": "llama"},
                                  "audio_config": {**_EARS, "max_position_embeddings": 20, "num_key_value_heads": 2}}),
+    "qwen2_audio": ("Qwen2AudioConfig", {
+        "audio_token_id": 63, "text_config": {**_GROUPED, "model_type": "qwen2"},
+        "audio_config": _WHISPERING}),
+    "granite_speech": ("GraniteSpeechConfig", _BLOCKWISE),
+    "granite_speech_plus": ("GraniteSpeechPlusConfig", _BLOCKWISE),
+    "moss_transcribe": ("MossTranscribeDiarizeConfig", {
+        "audio_token_id": 63, "audio_merge_size": 4, "text_config": {**_GROUPED, "model_type": "qwen3", "head_dim": 8},
+        "audio_config": _WHISPERING}),
+    "fun_asr_nano": ("FunAsrNanoConfig", {
+        "audio_token_id": 63, "text_config": {**_GROUPED, "model_type": "qwen3", "head_dim": 8},
+        "adaptor_config": {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 8, "num_hidden_layers": 1,
+                           "projector_hidden_size": 32},
+        "audio_config": {"num_mel_bins": 4, "num_stacked_frames": 2, "hidden_size": 32, "num_attention_heads": 2,
+                         "intermediate_size": 32, "num_hidden_layers": 2, "num_timestamp_prediction_layers": 1,
+                         "fsmn_kernel_size": 3, "max_position_embeddings": 64}}),
     "qwen3_asr": ("Qwen3ASRConfig", {
         "audio_token_id": 63, "initializer_range": 0.3, "tie_word_embeddings": False,
         "text_config": {**_GROUPED, "model_type": "qwen3", "num_hidden_layers": 1, "head_dim": 8,
@@ -300,6 +333,8 @@ def _head(name: str) -> str:
         return "ImageTextToText"
     if name in ("whisper", "moonshine", "speech_to_text"):
         return "SpeechSeq2Seq"
+    if name == "fun_asr_nano":
+        return "MultimodalLM"
     return "Seq2SeqLM" if name in ENCODER_DECODERS | REFUSED | SPEECH_LANGUAGE else "CausalLM"
 
 

@@ -294,6 +294,7 @@ def test_a_cache_that_forgets_what_the_masks_show_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text"),
     [
+        ("led", "its encoder decides by the values of global_attention_mask"),
         ("prophetnet", "its logits for a token depend on those behind it"),
         ("bigbird_pegasus", "its attention_type is 'block_sparse', and .* made it 'original_full' .* set config.att"),
         ("speech_to_text", "does not say of which one size the sounds are that it reads"),
@@ -306,6 +307,21 @@ def test_a_model_with_an_encoder_of_another_kind_is_refused(name, text, tmp_path
     assert not list(tmp_path.iterdir())
 
 
+def test_blocks_that_runtimes_would_find_elsewhere_are_refused(tmp_path):
+    model = language_model("longt5_global", local_radius=5, global_block_size=3)
+
+    with pytest.raises(InvalidArgumentError, match=r"global_block_size, which is 3, .* where it is no power of two"):
+        export_folder(model, tmp_path / "out", engine="onnxruntime", verify=False)
+
+
+def test_the_decoder_starts_with_one_token(tmp_path):
+    model = language_model("t5", num_layers=1, num_decoder_layers=1)
+    model.generation_config.decoder_start_token_id = [3]
+
+    with pytest.raises(InvalidArgumentError, match=r"does not say which one token .*_start_token_id, which is \[3"):
+        export_folder(model, tmp_path / "out", engine="onnxruntime", verify=False)
+
+
 def test_a_model_that_is_told_how_to_compute_all_texts_is_written(tmp_path):
     model = language_model("bigbird_pegasus", attention_type="original_full")
     assert export_folder(model, tmp_path / "out", engine="onnxruntime", verify=False).nodes
@@ -315,6 +331,29 @@ def test_a_model_that_is_told_how_to_compute_all_texts_is_written(tmp_path):
 @pytest.mark.parametrize("name", ENCODER_DECODERS)
 def test_every_architecture_generates_alike(name, tmp_path):
     folder = export_folder(language_model(name), tmp_path / "out", engine="onnxruntime")
+
+    assert {compared.tokens for compared in folder.compared} == {64}
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("t5", {"tie_word_embeddings": False, "d_kv": 5, "num_decoder_layers": 1}),
+        ("t5", {"feed_forward_proj": "gated-gelu", "relative_attention_num_buckets": 6, "tie_word_embeddings": True}),
+        ("mt5", {"tie_word_embeddings": True, "d_kv": 16}),
+        ("umt5", {"relative_attention_num_buckets": 8, "num_layers": 1, "num_decoder_layers": 1}),
+        ("bart", {"scale_embedding": True, "encoder_layerdrop": 0.5, "decoder_layerdrop": 0.5, "decoder_layers": 3}),
+        ("mbart", {"scale_embedding": True, "tie_word_embeddings": False, "encoder_layers": 1}),
+        ("marian", {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 48, "scale_embedding": True}),
+        ("m2m_100", {"scale_embedding": True, "encoder_layerdrop": 0.3}),
+        ("pegasus_x", {"scale_embedding": True, "num_global_tokens": 3, "block_size": 6, "encoder_layers": 3}),
+        ("fsmt", {"scale_embedding": True}),
+        ("whisper", {"scale_embedding": True, "encoder_layers": 1, "decoder_layers": 3, "decoder_layerdrop": 0.5}),
+    ],
+)
+def test_unusual_configurations_generate_alike(settings, name, tmp_path):
+    folder = export_folder(language_model(name, **settings), tmp_path / "out", engine="onnxruntime")
 
     assert {compared.tokens for compared in folder.compared} == {64}
 

@@ -12,7 +12,7 @@ from language_models import input_shapes, language_model
 from onnx_fx_export import InvalidArgumentError
 from onnx_fx_export.generation import GenerationFolder, Generator, export_folder
 from onnx_fx_export.generation.kinds import kind_of
-from onnx_fx_export.generation.tiles import TileLayout
+from onnx_fx_export.generation.senses.tiles import TileLayout
 
 IMAGE = 63
 Written = tuple[Any, GenerationFolder]

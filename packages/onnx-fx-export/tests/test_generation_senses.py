@@ -85,6 +85,42 @@ def test_sounds_that_a_folder_does_not_read_are_named(tmp_path):
         export_folder(model, tmp_path / "out", engine="onnxruntime", verify=False)
 
 
+def test_sounds_in_another_form_are_named(tmp_path):
+    model = language_model("llama", num_hidden_layers=1)
+    own = model.forward
+
+    def forward(input_ids=None, attention_mask=None, past_key_values=None, input_values=None, **given):
+        return own(input_ids, attention_mask, past_key_values=past_key_values, **given)
+
+    model.forward = forward
+
+    with pytest.warns(UserWarning, match=r"no graph for \(its sounds are input_values, not input_features\)"):
+        export_folder(model, tmp_path / "out", engine="onnxruntime", verify=False)
+
+
+def test_what_is_read_beside_sounds_is_named(tmp_path):
+    model = language_model("voxtral")
+    body, own = model.model, model.model.get_audio_features
+
+    def with_texts(input_features, input_ids, **given):
+        result = own(input_features, **given)
+        result.pooler_output = result.pooler_output + input_ids.sum()
+        return result
+
+    body.get_audio_features = with_texts
+
+    with pytest.warns(UserWarning, match="what makes features of its sounds also reads input_ids"):
+        export_folder(model, tmp_path / "out", engine="onnxruntime", verify=False)
+
+
+def test_adapters_that_are_switched_by_what_is_read_are_refused(tmp_path):
+    model = language_model("granite_speech", has_lora_adapter=True)
+    model.peft_config = {"default": object()}
+
+    with pytest.raises(InvalidArgumentError, match="uses its LoRA adapters for prompts with sounds alone"):
+        export_folder(model, tmp_path / "out", engine="onnxruntime")
+
+
 @pytest.fixture(scope="module")
 def flamingo(tmp_path_factory) -> tuple[torch.nn.Module, GenerationFolder]:
     """A model that hears sounds with padding behind them, and the folder that was written of it and verified."""
@@ -159,7 +195,7 @@ def test_sounds_that_mean_something_else_are_left_out_with_a_warning(tmp_path):
 
     model.get_audio_features = doubled
 
-    with pytest.warns(UserWarning, match="also reads sounds, .* as a model that reads text alone"):
+    with pytest.warns(UserWarning, match=r"also reads sounds, .* \(what it makes of sounds is not .* reads text alone"):
         export_folder(model, tmp_path / "out", engine="onnxruntime", verify=False)
 
 
@@ -172,3 +208,4 @@ def test_every_architecture_that_hears_generates_alike(precision, name, tmp_path
     folder = export_folder(model, tmp_path / "out", precision, engine="onnxruntime")
 
     assert {compared.tokens for compared in folder.compared} == {64}
+    assert (folder.path / "speech.onnx").exists()

@@ -19,6 +19,7 @@ __all__ = [
     "CROSS_NAMES",
     "EMBEDDING_FILE",
     "MODEL_FILE",
+    "SPEECH_BLOCKS_FILE",
     "SPEECH_FILE",
     "STATE_NAMES",
     "TOKENS",
@@ -50,6 +51,8 @@ _CONTEXT_KEYS = (
     "seq_length",
 )
 STATE_NAMES = {"past": "past_key_values.%d", "present": "present.%d"}
+# Beside that for sounds, a graph for those of whole blocks of frames.
+SPEECH_BLOCKS_FILE = "speech_blocks.onnx"
 CROSS_NAMES = {"key": "cross_key_values.%d.key", "value": "cross_key_values.%d.value"}
 _NO_LIMIT = 32768
 _SETTINGS = {
@@ -68,7 +71,8 @@ _SETTINGS = {
 _UNAPPLIED: dict[str, Any] = {
     "bad_words_ids": [], "begin_suppress_tokens": [], "constraints": [], "dola_layers": None,
     "encoder_no_repeat_ngram_size": 0, "encoder_repetition_penalty": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0,
-    "exponential_decay_length_penalty": None, "force_words_ids": [],
+    "exponential_decay_length_penalty": None, "force_words_ids": [], "forced_bos_token_id": None,
+    "forced_eos_token_id": None,
     "guidance_scale": 1.0, "min_new_tokens": 0, "min_p": 0.0, "penalty_alpha": 0.0, "sequence_bias": {},
     "stop_strings": [], "suppress_tokens": [], "token_healing": False, "top_h": None, "typical_p": 1.0,
     "watermarking_config": None,
@@ -215,6 +219,8 @@ def first_context(model: Any) -> int | None:
 def unapplied_settings(model: Any, engine: str) -> list[str]:
     """Return the settings of a model's generation that change the text and that an engine does not apply."""
     neutral = _UNAPPLIED | (_OF_GENAI if engine == "onnxruntime" else {})
+    if engine == "onnxruntime" and getattr(model.config, "is_encoder_decoder", False):
+        del neutral["forced_bos_token_id"]  # which stands behind the token that the decoder starts with
     given = {name: getattr(model.generation_config, name, None) for name in sorted(neutral)}
     return [name for name, value in given.items() if value is not None and value != neutral[name]]
 

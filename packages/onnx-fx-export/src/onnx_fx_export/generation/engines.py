@@ -13,7 +13,7 @@ from onnx_fx_export.generation.config import ADAPTER_SUFFIX
 from onnx_fx_export.generation.generator import Generator, Tokens
 from onnx_fx_export.generation.kinds import Batch
 from onnx_fx_export.generation.requirements import genai
-from onnx_fx_export.generation.seeing import Eyes
+from onnx_fx_export.generation.senses.seeing import Eyes
 
 __all__ = ["Engine", "engine_of"]
 

@@ -51,7 +51,9 @@ _READS_PADDING = (
     "{0} counts padding before a prompt as part of the text, in its own generate, too: generate batches of prompts of "
     "equal length."
 )
-_SENSES = "{0} also reads {1}, which so far its folder has no graph for: it is written as a model that reads {2} alone."
+_SENSES = (
+    "{0} also reads {1}, which so far its folder has no graph for{3}: it is written as a model that reads {2} alone."
+)
 _OTHER_FREQUENCIES = (
     "For texts of more than {0} tokens this model uses other position frequencies, from the first token on, and a "
     "cache filled by fewer tokens does not hold them: the folder takes at most {0} tokens."
@@ -109,11 +111,11 @@ def export_folder(
     number of earlier ones, none included, and prompts that are padded on the left. Positions follow from the mask.
     A model with an encoder, for text (T5, BART, Marian), sounds (Whisper, Moonshine) or an image (TrOCR, Donut), has a
     graph for that, too, which computes once what the decoder attends to. One that sees (LLaVA, Mistral 3, Qwen3-VL) or
-    hears (Voxtral) has a graph for images or sounds and one for embeddings. One whose layers keep states of one size
-    (Mamba, Jamba, Qwen3-Next) reads a token at each step; where its code for prompts works in chunks, as that of Mamba
-    2 does, or an operator stands for it, as for that of the others, it has a graph for prompts, too. The folder holds
-    the model files, their weights, ``genai_config.json`` with the settings of the model's generation, and the files of
-    the tokenizer. What several graphs read, such as an embedding, is stored once.
+    hears (Voxtral, Qwen2-Audio) has a graph for images or sounds and one for embeddings. One whose layers keep states
+    of one size (Mamba, Jamba, Qwen3-Next) reads a token at each step; where its code for prompts works in chunks, as
+    that of Mamba 2 does, or an operator stands for it, as for that of the others, it has a graph for prompts, too. The
+    folder holds the model files, their weights, ``genai_config.json`` with the settings of the model's generation, and
+    the files of the tokenizer. What several graphs read, such as an embedding, is stored once.
 
     Args:
         model: A model of transformers that can generate, with LoRA adapters of peft or without, or the path of a folder
@@ -172,6 +174,8 @@ def export_folder(
     if isinstance(model, str | os.PathLike):
         stages.begin("load")
         model, tokenizer, stream = _from_folder(Path(model), tokenizer, dtype, None if verify else path)
+        if stream is not None and precision not in BITS:  # the kind may be found by a trial
+            stream.put_stand_ins()
     kind = kind_of(without_wrapper(model))
     model = kind.model
     own_adapters = adapters_of(model) if adapters else Adapters()
@@ -308,7 +312,7 @@ class _Request:
             )
         if part.reads_steps:
             FuseSkipNormalization()(program.model)
-        check_sizes(program, type(self.kind.model).__name__, self.kind.context_length())
+        check_sizes(program, type(self.kind.model).__name__, self.kind.context_length(), part.sizes)
         inputs = program.model.graph.inputs
         for value in [value for value in inputs if value.name in part.optional and not value.uses()]:
             inputs.remove(value)
@@ -382,7 +386,8 @@ def _warn(kind: Kind, engine: str) -> None:
     if kind.reads_padding:
         warn_user(_READS_PADDING.format(name))
     if missing := [sense for sense in senses_of(kind.model) if sense not in kind.reads]:
-        warn_user(_SENSES.format(name, " and ".join(missing), " and ".join(kind.reads)))
+        why = f" ({kind.unheard})" if kind.unheard else ""
+        warn_user(_SENSES.format(name, " and ".join(missing), " and ".join(kind.reads), why))
     if first := first_context(kind.model):
         warn_user(_OTHER_FREQUENCIES.format(first))
     if ignored := unapplied_settings(kind.model, engine):

@@ -15,7 +15,8 @@ import numpy.typing as npt
 from onnx_fx_export.errors import InvalidArgumentError
 from onnx_fx_export.generation.config import ADAPTER_SUFFIX, CONFIG_FILE
 from onnx_fx_export.generation.requirements import onnxruntime
-from onnx_fx_export.generation.seeing import Reading, senses_of
+from onnx_fx_export.generation.senses.listening import senses_of
+from onnx_fx_export.generation.senses.seeing import Reading
 from onnx_fx_export.generation.sessions import DecoderSession, GraphSession, PromptSession
 
 __all__ = ["Generator"]

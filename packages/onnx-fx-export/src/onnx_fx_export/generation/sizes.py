@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+
+import onnx_ir as ir
 
 from onnx_fx_export.api import ONNXProgram
 from onnx_fx_export.errors import InvalidArgumentError
@@ -31,25 +33,42 @@ def own_bounds() -> Iterator[None]:
         yield
 
 
-def check_sizes(program: ONNXProgram, name: str, length: int) -> None:
+def check_sizes(program: ONNXProgram, name: str, length: int, own: Sequence[Mapping[str, int]] = ()) -> None:
     """Make sure that a graph is right for first steps and later ones, up to the length of the context.
 
     Args:
         program: The graph, whose dynamic dimensions have the names that graphs for generation have.
         name: What the model is called.
         length: The most tokens that it takes.
+        own: Sizes of dimensions that no other graphs have, by their names; these alone are tried then.
 
     Raises:
         InvalidArgumentError: If its code decides by a size, so that the graph is right for some sizes only.
     """
-    whole = ((1, length - 1, 1, length), (1, 1, length - 1, length))
     graph = program.model.graph
+    for sizes in own or _usual(graph, length):
+        shapes = {
+            str(value.name): [dim if isinstance(dim, int) else _size(str(dim.value), sizes) for dim in value.shape]
+            for value in graph.inputs
+            if value.shape is not None
+        }
+        try:
+            program.constraints.check(graph, shapes)
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(
+                f"{name} decides by sizes how it computes, and one graph cannot serve first and later steps: {error}"
+            ) from error
+
+
+def _usual(graph: ir.Graph, length: int) -> Iterator[dict[str, int]]:
+    """Yield sizes of dimensions by their names."""
+    whole = ((1, length - 1, 1, length), (1, 1, length - 1, length))
     steps = [value.shape[1] for value in graph.inputs if value.name in TOKENS and value.shape is not None]
     for batch, several, past, encoded in (*_CALLS, *whole):
         new = next((step for step in steps if isinstance(step, int)), several)
         if new + past > length:
             continue
-        sizes = {
+        yield {
             "batch_size": batch,
             "sequence_length": new,
             "past_sequence_length": past,
@@ -64,17 +83,6 @@ def check_sizes(program: ONNXProgram, name: str, length: int) -> None:
             "rows": encoded + 1,
             "columns": new + 1,
         }
-        shapes = {
-            str(value.name): [dim if isinstance(dim, int) else _size(str(dim.value), sizes) for dim in value.shape]
-            for value in graph.inputs
-            if value.shape is not None
-        }
-        try:
-            program.constraints.check(graph, shapes)
-        except InvalidArgumentError as error:
-            raise InvalidArgumentError(
-                f"{name} decides by sizes how it computes, and one graph cannot serve first and later steps: {error}"
-            ) from error
 
 
 def _size(dim: str, sizes: Mapping[str, int]) -> int:

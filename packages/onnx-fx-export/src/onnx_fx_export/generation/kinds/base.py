@@ -39,6 +39,7 @@ class Part:
         section: What the configuration calls a graph that a folder can do without: one that cannot be captured by the
             plain way is left out.
         needed: Whether the folder is wrong without it nevertheless.
+        sizes: Sizes of its dimensions that it has to be right for, by their names, if they are others than usually.
     """
 
     file: str
@@ -50,6 +51,7 @@ class Part:
     reads_steps: bool = True
     section: str | None = None
     needed: bool = False
+    sizes: tuple[Mapping[str, int], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,6 +80,7 @@ class Kind(abc.ABC):
         shares_caches: Whether keys and values may be written as a cache that grows in place.
         unit: What the lengths of prompts count.
         reads: What its graphs read.
+        unheard: Why no graph reads the sounds that the model reads, if it is known.
     """
 
     genai_type: str | None = None
@@ -86,6 +89,7 @@ class Kind(abc.ABC):
     main_inputs: ClassVar[tuple[str, ...]]
     unit = "tokens"
     reads: tuple[str, ...] = ("text",)
+    unheard: str = ""
 
     def __init__(self, model: Any) -> None:
         self.model = model

@@ -14,19 +14,23 @@ from onnx_fx_export.generation.kinds.encoder_decoder import EncoderDecoder
 from onnx_fx_export.generation.kinds.grids import GridVisionLanguage
 from onnx_fx_export.generation.kinds.hearing import HEARING, HearingLanguage
 from onnx_fx_export.generation.kinds.modules import as_model, is_module
+from onnx_fx_export.generation.kinds.open_hearing import OpenHearingLanguage
 from onnx_fx_export.generation.kinds.plain_grids import PlainGridVisionLanguage
+from onnx_fx_export.generation.kinds.projected_hearing import ProjectedHearingLanguage
 from onnx_fx_export.generation.kinds.recurrent import Recurrent
 from onnx_fx_export.generation.kinds.recurrent_senses import RecurrentGridVisionLanguage, RecurrentShapedVisionLanguage
 from onnx_fx_export.generation.kinds.shaped import ShapedVisionLanguage
 from onnx_fx_export.generation.kinds.sized import SizedVisionLanguage
 from onnx_fx_export.generation.kinds.tiled import TiledVisionLanguage
-from onnx_fx_export.generation.kinds.vision_language import SIGHT, VisionLanguage, body_of
+from onnx_fx_export.generation.kinds.vision_language import OTHERWISE, SIGHT, VisionLanguage, body_of
 from onnx_fx_export.generation.kinds.windowed_hearing import WindowedHearingLanguage
 from onnx_fx_export.generation.requirements import transformers
 from onnxops_decomp.exporting import cache_argument
 
 __all__ = ["kind_of", "senses_of"]
 
+# Kinds that hear; those whose models say more of themselves come first.
+_HEARING = (WindowedHearingLanguage, HearingLanguage, ProjectedHearingLanguage, OpenHearingLanguage)
 # What a forward may leave to the model inside, which it hands all that it has no name for.
 _PASSED_ON = frozenset(("use_cache",))
 # How models that see or hear call what they read, with these words at the end, and what makes features of it.
@@ -49,7 +53,7 @@ def kind_of(model: Any) -> Kind:
     if is_module(model):
         _check_parameters(model, _OF_MODULES)
         model = as_model(model)
-    config, can = getattr(model, "config", None), getattr(model, "can_generate", None)
+    can = getattr(model, "can_generate", None)
     if not isinstance(model, torch.nn.Module) or can is None or not can():
         raise InvalidArgumentError(
             f"{name} cannot generate. Pass a model of transformers with a language model head, such as "
@@ -59,16 +63,19 @@ def kind_of(model: Any) -> Kind:
         if getattr(model, part, None) is None:
             raise InvalidArgumentError(f"{name} has no {part}, which says {says}.")
     _check_made(model)
+    _check_switched(model)
     if cache_argument(model) is None:
         _check_parameters(model, Decoder.parameters)
-    kind: type[Kind] = EncoderDecoder if getattr(config, "is_encoder_decoder", False) else _decoder(model)
+    kind, unheard = _kind(model)
     if str(model.main_input_name) not in kind.main_inputs:
         raise InvalidArgumentError(
             f"{name} reads {model.main_input_name}, and so far only models that read "
             f"{' or '.join(kind.main_inputs)} can be written."
         )
     _check_parameters(model, kind.parameters)
-    return kind(model)
+    result = kind(model)
+    result.unheard = unheard
+    return result
 
 
 def _check_made(model: Any) -> None:
@@ -86,6 +93,19 @@ def _check_made(model: Any) -> None:
         f"{type(model).__name__} cannot be written as a folder for generation: it generates {' and '.join(made)} by "
         "steps of its own, and so far only models are supported that generate tokens of text, one at each step."
     )
+
+
+def _check_switched(model: Any) -> None:
+    """Refuse a model whose own ``generate`` switches its adapters on and off by what it reads.
+
+    Raises:
+        InvalidArgumentError: If it is one (Granite Speech with its adapters).
+    """
+    if getattr(model, "peft_config", None) and getattr(model.config, "has_lora_adapter", False):
+        raise InvalidArgumentError(
+            f"{type(model).__name__} uses its LoRA adapters for prompts with sounds alone, and a folder uses them for "
+            "all prompts or for none: merge them into the weights for a model of sounds, or delete them for text."
+        )
 
 
 def _check_parameters(model: Any, wanted: set[str]) -> None:
@@ -116,14 +136,30 @@ def senses_of(model: Any) -> list[str]:
     ]
 
 
-def _decoder(model: Any) -> type[Kind]:
-    """Return the kind of a decoder, which is that of its cache: with states of one size or without, unless it sees."""
+def _kind(model: Any) -> tuple[type[Kind], str]:
+    """Return the kind of a model, and why it is none that hears where it reads sounds.
+
+    That of a decoder is the one of its cache, with states of one size or without, unless it sees or hears.
+    """
+    if getattr(model.config, "is_encoder_decoder", False):
+        return EncoderDecoder, ""
     if body_of(model, SIGHT) is not None:
-        return _seeing(model)
-    hearing = (WindowedHearingLanguage, HearingLanguage) if body_of(model, HEARING) is not None else ()
-    if (kind := next((kind for kind in hearing if kind.takes(model)), None)) is not None:
-        return kind
-    return Recurrent if _has_states(model) else Decoder
+        return _seeing(model), ""
+    reasons = []
+    for kind in filter(lambda kind: kind.is_meant(model), _HEARING):
+        if (why := kind.why_not(model)) is None:
+            return kind, ""
+        reasons.append(why)
+    # What differs says more than code that fails where sounds have another form.
+    unheard = min(reasons, key=lambda why: OTHERWISE in why, default=_other_sounds(model))
+    return Recurrent if _has_states(model) else Decoder, unheard
+
+
+def _other_sounds(model: Any) -> str:
+    """Say what sounds are to a model that reads them in another form than those that can be written."""
+    *endings, _ = _SENSES["sounds"]
+    names = [name for name in inspect.signature(model.forward).parameters if name.endswith(tuple(endings))]
+    return "" if not names or HEARING.reads in names else f"its sounds are {', '.join(names)}, not {HEARING.reads}"
 
 
 def _has_states(model: Any) -> bool:

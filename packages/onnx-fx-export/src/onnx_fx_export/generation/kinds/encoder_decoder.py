@@ -40,8 +40,11 @@ _SENSES = {
 _SAMPLES_OF_TOKEN, _LEAST_SAMPLES = 160, 4000
 # All models of Whisper read sounds of so many seconds, 16,000 samples each, by such steps.
 _AUDIO_SETTINGS, _SECONDS, _STEPS = "audio_processor_config.json", 30, {"n_fft": 400, "hop_length": 160}
+# Which tokens all others attend to: encoders that are told so decide by its values.
+_GLOBAL_MASK = "global_attention_mask"
+_GLOBAL_BLOCK, _ATTENTION = "global_block_size", "encoder_attention_type"
 # How configurations call the sizes of the blocks that encoders divide long texts into, and what is added to each.
-_BLOCK_KEYS = {"attention_window": 0, "block_size": 0, "global_block_size": 0, "local_radius": 1}
+_BLOCK_KEYS = {"block_size": 0, _GLOBAL_BLOCK: 0, "local_radius": 1}
 # Of an example, and the fewest that a capture is sure of.
 _BLOCKS, _FEWEST = 3, 2
 _NO_LIMIT = 1 << 20
@@ -51,8 +54,8 @@ class EncoderDecoder(Kind):
     """Models with a file that encodes a text, a sound or an image, and one that goes on from it.
 
     The encoder's file computes the keys and values by which the decoder attends to what was encoded, once; the
-    decoder's file reads them in the first step as in all others. Encoders of long texts that attend by blocks (LED,
-    LongT5, PEGASUS-X) fill up the last block, which no graph can do for all lengths: the graph takes whole blocks, with
+    decoder's file reads them in the first step as in all others. Encoders of long texts that attend by blocks (LongT5,
+    PEGASUS-X) fill up the last block, which no graph can do for all lengths: the graph takes whole blocks, with
     the padding behind the text. Decoders that read several tokens at once in no other way than at the start of a text
     (FSMT, ProphetNet) have a graph for one token.
     """
@@ -189,6 +192,7 @@ class EncoderDecoder(Kind):
         Raises:
             InvalidArgumentError: If the model is one of them.
         """
+        self._check_encoder()
         token = torch.zeros(1, dtype=torch.int64)
         length = self.context_length()
         check_windows_of_masks(self.model, self.layers, length, lambda past: self._read(token, past)[0])
@@ -198,6 +202,26 @@ class EncoderDecoder(Kind):
             raise InvalidArgumentError(
                 f"{type(self.model).__name__} cannot be written as a folder for generation: its logits for a token "
                 "depend on those behind it, so that they are others when texts are read at once."
+            )
+
+    def _check_encoder(self) -> None:
+        """Refuse a model whose encoder divides texts in a way that no graph holds, or that runtimes round otherwise.
+
+        Raises:
+            InvalidArgumentError: If the model is one of them (LED, LongT5 with odd blocks).
+        """
+        name, config = type(self.model).__name__, self.model.config
+        if _GLOBAL_MASK in inspect.signature(self.model.forward).parameters:
+            raise InvalidArgumentError(
+                f"{name} cannot be written as a folder for generation: its encoder decides by the values of "
+                f"{_GLOBAL_MASK} which tokens all others attend to, and no graph holds that."
+            )
+        size = getattr(config, _GLOBAL_BLOCK, 1) if getattr(config, _ATTENTION, "") == "transient-global" else 1
+        if size & (size - 1):
+            raise InvalidArgumentError(
+                f"{name} cannot be written as a folder for generation: its encoder finds the blocks of a text by adding"
+                f" up fractions of config.{_GLOBAL_BLOCK}, which is {size}, and runtimes round them in another way than"
+                " PyTorch, where it is no power of two."
             )
 
     def vocabulary(self) -> int:
@@ -281,11 +305,13 @@ class EncoderDecoder(Kind):
         own = self.model.config.get_text_config(decoder=True)
         for start in (given.decoder_start_token_id, getattr(own, "decoder_start_token_id", None), given.bos_token_id):
             if start is not None:
-                return int(start)
-        raise InvalidArgumentError(
-            f"{type(self.model).__name__} does not say which token the decoder starts with: set "
-            "generation_config.decoder_start_token_id."
-        )
+                break
+        if not isinstance(start, int):
+            raise InvalidArgumentError(
+                f"{type(self.model).__name__} does not say which one token the decoder starts with: set "
+                f"generation_config.decoder_start_token_id, which is {start!r}."
+            )
+        return start
 
     def batch(self, lengths: tuple[int, ...]) -> Batch:
         """Return random prompts, padded on the right as encoders are used to; sounds and images have one size."""

@@ -19,7 +19,7 @@ from onnx_fx_export.generation.kinds.decoder import CachedGraph
 from onnx_fx_export.generation.kinds.patches import PatchLayout, attention_by_segments, lengths_of_images
 from onnx_fx_export.generation.kinds.vision_language import EmbeddingGraph, VisionLanguage
 from onnx_fx_export.generation.requirements import transformers
-from onnx_fx_export.generation.seeing import Places
+from onnx_fx_export.generation.senses.seeing import Places
 
 __all__ = ["GridVisionLanguage", "placed"]
 

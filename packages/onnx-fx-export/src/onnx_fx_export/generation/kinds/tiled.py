@@ -17,7 +17,7 @@ from onnx_fx_export.errors import OnnxExporterError
 from onnx_fx_export.generation.config import VISION_FILE
 from onnx_fx_export.generation.kinds.base import Part
 from onnx_fx_export.generation.kinds.vision_language import VisionLanguage
-from onnx_fx_export.generation.tiles import TileLayout
+from onnx_fx_export.generation.senses.tiles import TileLayout
 from onnxops_core.exporting import replaced
 
 __all__ = ["TiledVisionLanguage"]

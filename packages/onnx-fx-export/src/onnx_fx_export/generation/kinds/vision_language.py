@@ -21,9 +21,20 @@ from onnx_fx_export.generation.kinds.base import Batch, Part, Tokens
 from onnx_fx_export.generation.kinds.decoder import CachedGraph, Decoder
 from onnx_fx_export.generation.trials import differ
 
-__all__ = ["SIGHT", "EmbeddingGraph", "OwnSizesVisionLanguage", "Sense", "VisionLanguage", "body_of", "joined"]
+__all__ = [
+    "OTHERWISE",
+    "SIGHT",
+    "EmbeddingGraph",
+    "OwnSizesVisionLanguage",
+    "Sense",
+    "VisionLanguage",
+    "body_of",
+    "joined",
+]
 
 _IMAGES, _TYPES = "pixel_values", "token_type_ids"
+# What is said of a model whose code fails where it is run as here.
+OTHERWISE = "read in another way"
 _BATCH, _NEW = 2, 3
 # So many tokens has the text that is read by model and graphs.
 _TRIED = 5
@@ -45,6 +56,7 @@ class Sense:
         section: What ``genai_config.json`` calls the graph that makes features of it.
         file: The name of its file.
         features: What the graphs call the features.
+        pieces: What it consists of.
     """
 
     reads: str
@@ -53,9 +65,10 @@ class Sense:
     section: str
     file: str
     features: str
+    pieces: str
 
 
-SIGHT = Sense(_IMAGES, "get_image_features", "image_token_id", "vision", VISION_FILE, "image_features")
+SIGHT = Sense(_IMAGES, "get_image_features", "image_token_id", "vision", VISION_FILE, "image_features", "patches")
 
 
 def body_of(model: Any, sense: Sense) -> Any:
@@ -81,7 +94,8 @@ class VisionLanguage(Decoder):
         super().__init__(model)
         token = getattr(model.config, self.sense.token, None)
         if not isinstance(token, int):
-            raise self._refused(f"its config.{self.sense.token}, the token that stands for images, is {token!r}")
+            what = f"config.{self.sense.token}, the token that stands for {self.reads[-1]}"
+            raise self._refused(f"its {what}, is {token!r}")
         self._image_token = token
         self._takes_types = _TYPES in inspect.signature(model.forward).parameters
 
@@ -109,19 +123,20 @@ class VisionLanguage(Decoder):
             with torch.no_grad(), self._unchanged():
                 wanted, found = self._read_by_model(), self._read_by_graphs()
         except Exception as error:  # whatever a model raises that reads its images in another way
-            why = f"its images are read in another way ({type(error).__name__})"
+            why = f"its {self.reads[-1]} are {OTHERWISE} ({type(error).__name__})"
             raise self._refused(why) from error
         for own, other in zip(wanted, found, strict=True):
             rounding = _ROUNDING.get(self.model.dtype, 1e-3) * own.abs().max()
             if own.shape != other.shape or (own - other).abs().max() > rounding:
-                raise self._refused("what it makes of images is not what their patches alone give")
+                what, pieces = self.reads[-1], self.sense.pieces
+                raise self._refused(f"what it makes of {what} is not what their {pieces} alone give")
         return int(found[0].shape[1])
 
     @property
     def _trials(self) -> list[dict[str, torch.Tensor]]:
         """Prompts with an image, and with all tokens that mean something to the model beside it."""
         nothing = np.zeros(0, np.int64)
-        rows = self.batch((_TRIED,) * self._several).rows
+        rows = self._shown((_TRIED,) * self._several, self._pictures(self._several)).rows
         return [self.extended({**row, "input_ids": np.append(row["input_ids"], self._named)}, nothing) for row in rows]
 
     @property
@@ -137,9 +152,13 @@ class VisionLanguage(Decoder):
         result = []
         for trial in self._trials:
             images = {name: trial[name] for name in self.names_of_images}
-            made = getattr(body_of(self.model, self.sense), self.sense.method)(**images, return_dict=True)
-            result += [joined(made.pooler_output), self.model(**trial).logits]
+            result += [self._features_by_model(images), self.model(**trial).logits]
         return result
+
+    def _features_by_model(self, images: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Return what a method of the model makes of images (tokens, width)."""
+        made = getattr(body_of(self.model, self.sense), self.sense.method)(**images, return_dict=True)
+        return joined(made.pooler_output)
 
     def _read_by_graphs(self) -> list[torch.Tensor]:
         """Return the same as the graphs compute it."""
@@ -166,6 +185,10 @@ class VisionLanguage(Decoder):
     def _pictures(self, count: int) -> list[dict[str, torch.Tensor]]:
         """Return random images, each by the names of the model's parameters, with a first axis of 1."""
         return [{_IMAGES: image[None]} for image in self._images(count)]
+
+    def _together(self, count: int) -> list[dict[str, torch.Tensor]]:
+        """Return random images of texts that are read together."""
+        return self._pictures(count)
 
     def _count(self, picture: Mapping[str, torch.Tensor]) -> int:
         """Return how many tokens stand for an image."""
@@ -252,7 +275,10 @@ class VisionLanguage(Decoder):
         """Return random prompts, padded on the left, each with an image; one of a single token has none."""
         if lengths == (1,):
             return self._with_types(super().batch(lengths))
-        pictures = self._pictures(len(lengths))
+        return self._shown(lengths, self._together(len(lengths)))
+
+    def _shown(self, lengths: tuple[int, ...], pictures: list[dict[str, torch.Tensor]]) -> Batch:
+        """Return random prompts, padded on the left, each with one of these images."""
         images = [np.full(self._count(picture), self._image_token) for picture in pictures]
         rows = [
             np.concatenate([row[:1], image, row[1:]]) for row, image in zip(self.draw(lengths), images, strict=True)

@@ -31,10 +31,10 @@ class WindowedHearingLanguage(HearingLanguage):
     parameters: ClassVar = HearingLanguage.parameters | {_PARTS}
 
     @classmethod
-    def takes(cls, model: Any) -> bool:
-        """Tell whether the sounds that a model reads have any length, and are read as here."""
+    def is_meant(cls, model: Any) -> bool:
+        """Tell whether the parts of a model say that it may be of this kind."""
         config = getattr(model.config, "audio_config", None)
-        return all(isinstance(getattr(config, name, None), int) for name in (_HALF, _SEEN)) and super().takes(model)
+        return all(isinstance(getattr(config, name, None), int) for name in (_HALF, _SEEN)) and super().is_meant(model)
 
     @property
     def _block(self) -> int:
@@ -81,7 +81,7 @@ class WindowedHearingGraph(HearingGraph):
     """
 
     def __init__(self, model: Any, window: int) -> None:
-        super().__init__(model)
+        super().__init__(model, _PARTS)
         self._tower = body_of(model, HEARING).get_encoder(modality="audio")
         self._window = window
 

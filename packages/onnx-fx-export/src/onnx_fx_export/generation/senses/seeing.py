@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from onnx_fx_export.errors import InvalidArgumentError
+from onnx_fx_export.generation.senses.tiles import TileLayout
 from onnx_fx_export.generation.sessions import GraphSession
-from onnx_fx_export.generation.tiles import TileLayout
 
-__all__ = ["Eyes", "Places", "Reading", "senses_of"]
+__all__ = ["Eyes", "Places", "Reading"]
 
 Tokens = npt.NDArray[np.int64]
 Array = npt.NDArray[Any]
@@ -23,8 +23,6 @@ _EMBEDS = "inputs_embeds"
 _SIZES = "image_sizes"
 # Rows and columns of patches of each image.
 _SHAPES = "spatial_shapes"
-# Which frames of sounds are no padding.
-_FRAMES = "input_features_mask"
 # How many images each text has.
 _COUNTS = "batch_num_images"
 # Which parts of images are no padding.
@@ -265,66 +263,6 @@ def _checked_grids(given: Mapping[str, Array], merge: int) -> dict[str, Array]:
             f"columns of them it has, rows and columns by {merge}: it is {grids.tolist()}."
         )
     return {_IMAGES: patches, _GRIDS: grids}
-
-
-class Ears(Eyes):
-    """The graphs for sounds and embeddings."""
-
-    section: ClassVar = "speech"
-    token: ClassVar = "audio_token_id"
-    what: ClassVar = "sounds"
-    reads: ClassVar = "input_features"
-    made: ClassVar = "audio_features"
-
-    def _seen(self, given: Mapping[str, Array]) -> list[Array]:
-        if self._block > 1:
-            return [self.vision.run(sound, {})[self.made].numpy() for sound in self._in_blocks(given)]
-        declared = {name: value.shape for name, value in self.vision.declared.items()}
-        shapes = {name: list(given[name].shape) for name in declared if name in given}
-        if not shapes:
-            return []
-        count = next(iter(shapes.values()))[0]
-        if shapes != {name: [count, *shape[1:]] for name, shape in declared.items()}:
-            raise InvalidArgumentError(
-                f"Sounds have the shapes {declared}, with as many in each as there are, and these have {shapes}."
-            )
-        sounds = [{name: given[name][place, None] for name in declared} for place in range(count)]
-        return [self.vision.run(sound, {})[self.made].numpy() for sound in sounds]
-
-    def _in_blocks(self, given: Mapping[str, Array]) -> list[dict[str, Array]]:
-        """Return sounds of any length, each without most of the padding of a batch.
-
-        Raises:
-            InvalidArgumentError: If they have no whole blocks, or padding before or between their frames.
-        """
-        if self.reads not in given and _FRAMES not in given:
-            return []
-        sounds = np.asarray(given.get(self.reads, np.zeros((0, 0, 0))))
-        frames = np.asarray(given.get(_FRAMES, np.ones((len(sounds), sounds.shape[-1]), np.int64)))
-        counts = frames.sum(-1).astype(np.int64)
-        if (
-            sounds.ndim != _AXES - 1
-            or frames.shape != (len(sounds), sounds.shape[2])
-            or sounds.shape[2] % self._block
-            or not np.array_equal(frames, np.arange(sounds.shape[2]) < counts[:, None])
-        ):
-            raise InvalidArgumentError(
-                f"Sounds are {self.reads} (N, bands, frames) with frames by {self._block}, and {_FRAMES} (N, frames) "
-                f"is 1 for them and 0 for padding behind them: the shapes are {sounds.shape} and {frames.shape}."
-            )
-        result = []
-        for sound, count in zip(sounds, counts.tolist(), strict=True):
-            whole = max(-(-count // self._block), self._fewest_blocks) * self._block
-            behind = max(whole - sound.shape[1], 0)
-            parts = (np.arange(whole) < count).astype(np.int64)
-            result.append({self.reads: np.pad(sound, ((0, 0), (0, behind)))[None, :, :whole], _FRAMES: parts[None]})
-        return result
-
-
-def senses_of(folder: Path, config: Mapping[str, Any], providers: Sequence[str]) -> Eyes | None:
-    """Return what reads images or sounds among the tokens of a text, if a folder has graphs for them."""
-    kinds: tuple[type[Eyes], ...] = (Eyes, Ears)
-    return next((kind(folder, config, providers) for kind in kinds if kind.section in config), None)
 
 
 class Reading:

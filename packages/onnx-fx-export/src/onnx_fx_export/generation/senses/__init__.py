@@ -1,0 +1,1 @@
+"""What a folder's generator makes of images and sounds among the tokens of a text."""
