@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from onnx_fx_export.capture.stand_ins.attention_masks import masks_where_needed
 from onnx_fx_export.capture.stand_ins.boxes import any_number_of_boxes
 from onnx_fx_export.capture.stand_ins.encoders import encoders_without_branches
+from onnx_fx_export.capture.stand_ins.infinities import clamped_infinities
 from onnx_fx_export.capture.stand_ins.masks import masks_without_loops
 from onnx_fx_export.capture.stand_ins.patch_grids import patches_of_all_images
 from onnx_fx_export.capture.stand_ins.recurrent import packed_states_unchecked
@@ -20,7 +21,7 @@ __all__ = ["stand_ins"]
 _STAND_INS = (
     *(any_number_of_boxes, masks_without_loops, masks_where_needed),
     *(encoders_without_branches, packed_states_unchecked, patches_of_all_images),
-    *(casts_that_change_something, truths_of_elements),
+    *(casts_that_change_something, truths_of_elements, clamped_infinities),
 )
 
 
