@@ -81,7 +81,7 @@ def test_rows_end_where_the_model_ends_them(bart):
     model, folder = bart
     tokens = torch.tensor(TOKENS)
     mask = (tokens != 0).long()
-    settings = {"do_sample": False, "num_beams": 1, "max_new_tokens": 20, "forced_eos_token_id": None}
+    settings = {"do_sample": False, "num_beams": 1, "max_new_tokens": 20}
     stop = int(model.generate(tokens, attention_mask=mask, **settings)[1, 5])
     generator = Generator(folder.path)
     generator.config["model"]["eos_token_id"] = stop
@@ -99,10 +99,23 @@ def test_what_the_decoder_begins_with_may_be_given(bart):
 
     found = Generator(folder.path).generate(tokens.numpy(), decoder_input_ids=begun.numpy(), max_new_tokens=9)
 
-    wanted = model.generate(
-        tokens, decoder_input_ids=begun, do_sample=False, num_beams=1, max_new_tokens=9, forced_eos_token_id=None
-    )
+    wanted = model.generate(tokens, decoder_input_ids=begun, do_sample=False, num_beams=1, max_new_tokens=9)
     np.testing.assert_array_equal(found, wanted.numpy())
+
+
+@pytest.mark.parametrize("most", [1, 6])
+@pytest.mark.parametrize("forced", [2, [17, 9], None])
+def test_a_text_as_long_as_asked_for_ends_as_the_settings_force(forced, most, bart):
+    model, folder = bart
+    tokens, generator = torch.tensor(TOKENS), Generator(folder.path)
+    assert generator.forced_end == [model.generation_config.forced_eos_token_id] == [2]
+    generator.forced_end = [] if forced is None else np.atleast_1d(forced).tolist()
+
+    found = generator.generate(tokens.numpy(), (tokens != 0).numpy(), max_new_tokens=most)
+
+    settings = {"do_sample": False, "num_beams": 1, "max_new_tokens": most, "forced_eos_token_id": forced}
+    wanted = model.generate(tokens, attention_mask=(tokens != 0).long(), **settings).numpy()
+    np.testing.assert_array_equal(found, wanted)
 
 
 def test_the_language_that_the_settings_force_comes_first(mbart):
@@ -259,7 +272,7 @@ def test_a_decoder_that_reads_one_token_behind_its_cache_is_a_graph_for_one(tmp_
 
     assert input_shapes(folder.path / "decoder.onnx")["input_ids"] == ["batch_size", 1]
     generator = Generator(folder.path)
-    wanted = model.generate(prompts, do_sample=False, num_beams=1, max_new_tokens=12, forced_eos_token_id=None)
+    wanted = model.generate(prompts, do_sample=False, num_beams=1, max_new_tokens=12)
     np.testing.assert_array_equal(generator.generate(prompts.numpy(), max_new_tokens=12), wanted.numpy())
     found = next(generator.logits(prompts.numpy(), decoder_input_ids=begun.numpy()))
     with torch.no_grad():

@@ -224,6 +224,11 @@ def test_settings_that_an_engine_does_not_apply_are_named(tmp_path):
     with pytest.warns(UserWarning, match=r"sets repetition_penalty, suppress_tokens, which engine='onnxruntime' does"):
         export_folder(model, tmp_path / "out", engine="onnxruntime", verify=False)
     assert unapplied_settings(model, "genai") == ["suppress_tokens"]
+    model.generation_config.update(forced_bos_token_id=7, forced_eos_token_id=2, suppress_tokens=None)
+    assert unapplied_settings(model, "genai") == ["forced_bos_token_id", "forced_eos_token_id"]
+    assert unapplied_settings(model, "onnxruntime") == ["forced_bos_token_id", "repetition_penalty"]
+    model.config.is_encoder_decoder = True
+    assert unapplied_settings(model, "onnxruntime") == ["repetition_penalty"]
 
 
 def test_tokens_that_settings_force_are_named_where_nothing_puts_them_into_the_text():

@@ -71,14 +71,16 @@ _SETTINGS = {
 _UNAPPLIED: dict[str, Any] = {
     "bad_words_ids": [], "begin_suppress_tokens": [], "constraints": [], "dola_layers": None,
     "encoder_no_repeat_ngram_size": 0, "encoder_repetition_penalty": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0,
-    "exponential_decay_length_penalty": None, "force_words_ids": [], "forced_bos_token_id": None,
-    "forced_eos_token_id": None,
+    "exponential_decay_length_penalty": None, "force_words_ids": [],
     "guidance_scale": 1.0, "min_new_tokens": 0, "min_p": 0.0, "penalty_alpha": 0.0, "sequence_bias": {},
     "stop_strings": [], "suppress_tokens": [], "token_healing": False, "top_h": None, "typical_p": 1.0,
     "watermarking_config": None,
 }  # fmt: skip
 # What GenAI applies, and a search for the most likely token at each step does not.
 _OF_GENAI = {"min_length": 0, "no_repeat_ngram_size": 0, "num_beams": 1, "repetition_penalty": 1.0}
+# What the search of this package applies, and GenAI does not; the first is of models with an encoder.
+_OF_ENCODERS: dict[str, Any] = {"forced_bos_token_id": None}
+_OF_GENERATOR: dict[str, Any] = {"forced_eos_token_id": None, **_OF_ENCODERS}
 _NAMES = {
     "inputs": {
         "input_ids": "input_ids",
@@ -218,9 +220,9 @@ def first_context(model: Any) -> int | None:
 
 def unapplied_settings(model: Any, engine: str) -> list[str]:
     """Return the settings of a model's generation that change the text and that an engine does not apply."""
-    neutral = _UNAPPLIED | (_OF_GENAI if engine == "onnxruntime" else {})
-    if engine == "onnxruntime" and getattr(model.config, "is_encoder_decoder", False):
-        del neutral["forced_bos_token_id"]  # which stands behind the token that the decoder starts with
+    neutral = _UNAPPLIED | (_OF_GENAI if engine == "onnxruntime" else _OF_GENERATOR)
+    if engine == "onnxruntime" and not getattr(model.config, "is_encoder_decoder", False):
+        neutral |= _OF_ENCODERS
     given = {name: getattr(model.generation_config, name, None) for name in sorted(neutral)}
     return [name for name, value in given.items() if value is not None and value != neutral[name]]
 

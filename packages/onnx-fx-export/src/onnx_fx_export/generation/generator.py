@@ -36,6 +36,8 @@ class Generator:
     Attributes:
         config: What ``genai_config.json`` says.
         eyes: What reads images or sounds among the tokens of a text, if the model does.
+        forced_end: Tokens of which the first one ends a text that has become as long as was asked for, if the settings
+            force one.
         pads_behind: Whether the model counts the tokens of each row from the start, with padding behind the prompts.
         window: How many tokens the layers keep that forget those before their windows, if any do.
 
@@ -78,6 +80,8 @@ class Generator:
         settings = _read(path / _SETTINGS_FILE) if (path / _SETTINGS_FILE).is_file() else {}
         forced = settings.get("forced_bos_token_id")
         self._start = [self.config["model"].get("decoder_start_token_id"), *([] if forced is None else [forced])]
+        ends = settings.get("forced_eos_token_id")
+        self.forced_end = [] if ends is None else np.atleast_1d(ends).tolist()
         self.pads_behind = bool(self.config["search"]["past_present_share_buffer"])
         self.window: int | None = decoder.get("sliding_window", {}).get("window_size")
 
@@ -97,7 +101,7 @@ class Generator:
             input_ids: Prompts (B, S), int64. A decoder takes padding on the left; text for an encoder has it on the
                 right.
             attention_mask: 1 for a token and 0 for padding (B, S), int64; by default there is no padding.
-            max_new_tokens: The most tokens to add.
+            max_new_tokens: The most tokens to add; the settings may force the last of them (``forced_eos_token_id``).
             min_new_tokens: How many tokens are added before one may end a sequence.
             adapter: The name of an adapter whose file is in the folder; by default none is used.
             inputs: Other inputs, by the names that transformers has for them. A model that hears reads
@@ -132,6 +136,8 @@ class Generator:
         for step in range(max_new_tokens):
             if step < min_new_tokens:
                 scores[:, stop] = -np.inf
+            if self.forced_end and step + 1 == max_new_tokens:
+                scores = np.tile(np.isin(np.arange(scores.shape[1]), self.forced_end), (len(prompt), 1))
             chosen = np.where(ended, self.config["model"]["pad_token_id"], scores.argmax(-1))
             steps.append(chosen[:, None])
             ended |= np.isin(chosen, stop)
