@@ -396,11 +396,18 @@ def test_too_many_tokens_are_refused(bart):
 
 
 @pytest.mark.wide
-@pytest.mark.parametrize("name", ["t5", "bart"])
+@pytest.mark.parametrize("name", ["t5", "bart", "longt5_global", "pix2struct"])
 def test_half_precision_is_written(name, tmp_path):
     folder = export_folder(language_model(name).half(), tmp_path / "out", "fp16", engine="onnxruntime")
 
     assert {compared.tokens for compared in folder.compared} == {64}
+
+
+def test_blocks_that_padding_changes_are_refused(tmp_path):
+    model = language_model("longt5", num_layers=1).half()
+
+    with pytest.raises(InvalidArgumentError, match="in torch.float16: its encoder .* something else of a text that has"):
+        export_folder(model, tmp_path / "out", "fp16", engine="onnxruntime", verify=False)
 
 
 def test_a_saved_model_is_read_from_its_folder(tmp_path):

@@ -196,6 +196,7 @@ class EncoderDecoder(Kind):
         token = torch.zeros(1, dtype=torch.int64)
         length = self.context_length()
         check_windows_of_masks(self.model, self.layers, length, lambda past: self._read(token, past)[0])
+        self._check_blocks()
         (row,) = self.batch((_READ,)).rows
         before, after = self._first.logits[0, 0].float(), self.logits(self.extended(row, *self.draw((_NEW,))))[0]
         if before.isfinite().all() and differ(self.model, after, before, much=True):
@@ -222,6 +223,26 @@ class EncoderDecoder(Kind):
                 f"{name} cannot be written as a folder for generation: its encoder finds the blocks of a text by adding"
                 f" up fractions of config.{_GLOBAL_BLOCK}, which is {size}, and runtimes round them in another way than"
                 " PyTorch, where it is no power of two."
+            )
+
+    def _check_blocks(self) -> None:
+        """Refuse a model that makes something else of a text in whole blocks, with masked padding behind it.
+
+        Raises:
+            InvalidArgumentError: If the model does (LongT5 with local attention in half precision, whose masks are
+                infinite there).
+        """
+        if not self._block or self._sense:
+            return
+        (row,) = self.batch((_READ,)).rows
+        inputs = self.extended(row, np.zeros(0, np.int64))
+        alone, behind = self.logits(inputs), (0, -_READ % (_FEWEST * self._block))
+        for name, fill in (("input_ids", self.pad), (_MASK, 0)):
+            inputs[name] = torch.nn.functional.pad(inputs[name], behind, value=fill)
+        if alone.isfinite().all() and differ(self.model, self.logits(inputs), alone, much=True):
+            raise InvalidArgumentError(
+                f"{type(self.model).__name__} cannot be written as a folder for generation in {self.model.dtype}: its "
+                "encoder reads whole blocks of tokens, and makes something else of a text that has padding behind it."
             )
 
     def vocabulary(self) -> int:
