@@ -231,16 +231,6 @@ def test_settings_that_an_engine_does_not_apply_are_named(tmp_path):
     assert unapplied_settings(model, "onnxruntime") == ["repetition_penalty"]
 
 
-def test_tokens_that_settings_force_are_named_where_nothing_puts_them_into_the_text():
-    decoder, encoder_decoder = one_layer(), language_model("bart", encoder_layers=1, decoder_layers=1)
-    for model in (decoder, encoder_decoder):
-        model.generation_config.update(forced_bos_token_id=5, forced_eos_token_id=6)
-
-    forced = ["forced_bos_token_id", "forced_eos_token_id"]
-    assert unapplied_settings(decoder, "onnxruntime") == unapplied_settings(decoder, "genai") == forced
-    assert unapplied_settings(encoder_decoder, "onnxruntime") == forced[1:]
-
-
 def test_tokens_that_a_model_does_not_know_end_no_text(tmp_path):
     pytest.importorskip("onnxruntime_genai", reason="the engine of this test is an optional package")
     model = one_layer()
