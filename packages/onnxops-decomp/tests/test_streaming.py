@@ -156,7 +156,7 @@ def test_a_save_that_fails_leaves_what_was_there(external: bool, broken: str, tm
     assert {file.name for file in tmp_path.iterdir()} == before.keys()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.uint8, torch.bool])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.uint8, torch.bool, torch.float64])
 @pytest.mark.parametrize("perm", [(0, 1), (1, 0)])
 def test_weights_are_streamed_in_pieces(dtype: torch.dtype, perm: tuple[int, int], monkeypatch) -> None:
     monkeypatch.setattr(initializers, "_BLOCK_BYTES", 100)

@@ -113,14 +113,15 @@ def _blocks(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
 def _in_order(block: torch.Tensor) -> torch.Tensor:
     """Return a block in row-major order; a matrix is copied by tiles that the processor's cache holds."""
-    ordered = block = block.cpu()
-    if not block.is_contiguous():
-        # NumPy asks for huge pages, and a tile touches as many pages as the block has rows.
-        memory = np.empty(block.numel() * block.element_size(), np.uint8)
-        ordered = torch.from_numpy(memory).view(block.dtype).view(block.shape)
-        for old, new in zip(block.split(_TILE, -1), ordered.split(_TILE, -1), strict=True):
-            new.copy_(old)
-    return ordered
+    block = block.cpu()
+    if block.is_contiguous():
+        return block
+    # NumPy asks for huge pages, of which a tile touches as many as the block has rows, and takes less time for a tile.
+    old = block.view(_INTEGERS[block.element_size()]).numpy()
+    new = np.empty(old.shape, old.dtype)
+    for start in range(0, old.shape[-1], _TILE):
+        new[..., start : start + _TILE] = old[..., start : start + _TILE]
+    return torch.from_numpy(new).view(block.dtype)
 
 
 def _bytes(tensor: torch.Tensor) -> memoryview:
