@@ -40,6 +40,38 @@ def test_the_result_of_sizes_that_meet_is_right_or_refused(case: str, rows: tupl
     assert refused == [(5, 1)] if rows == (1, 4) else refused == [(1, 5)]
 
 
+BROADCASTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "broadcast tensors": lambda x, y: torch.ones_like(torch.broadcast_tensors(x, y)[1]),
+    "broadcast shapes": lambda x, y: torch.ones(torch.broadcast_shapes(x.shape, y.shape)[0]),
+    "a sum of products": lambda x, y: torch.ones_like(torch.einsum("nk,nk->n", x, y)),
+    "a cross product": lambda x, y: torch.ones_like(torch.cross(x, y, dim=1)),
+    "a loss": lambda x, y: torch.ones_like(torch.nn.functional.mse_loss(x, y, reduction="none")),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Using a target size")
+@pytest.mark.parametrize("case", BROADCASTS)
+def test_sizes_that_operators_take_for_equal_are_a_condition(case: str) -> None:
+    model, axes = BROADCASTS[case], {"x": {0: "n"}, "y": {0: "m"}}
+    program = onnx_ts_legacy.export(
+        model, (torch.randn(4, 3), torch.randn(4, 3)), input_names=["x", "y"], dynamic_axes=axes
+    )
+    for sizes in SIZES:
+        args = tuple(torch.randn(count, 3) for count in sizes)
+        try:
+            (result,) = program(*args)
+        except OnnxExporterError:
+            assert sizes in ((5, 1), (1, 5))
+        else:
+            torch.testing.assert_close(result, model(*args))
+
+
+def test_sizes_that_are_taken_for_equal_and_differ_in_the_example_are_refused() -> None:
+    args, axes = (torch.randn(1, 3), torch.randn(4, 3)), {"x": {0: "n"}, "y": {0: "m"}}
+    with pytest.raises(OnnxExporterError, match="takes n and m for the same size, and they differ in the example"):
+        onnx_ts_legacy.export(BROADCASTS["a cross product"], args, input_names=["x", "y"], dynamic_axes=axes)
+
+
 def test_a_fixed_size_decides_what_a_part_is_broadcast_to() -> None:
     def model(x: Tensor) -> Tensor:
         return torch.zeros_like(x[:3] + torch.ones(3, 3))

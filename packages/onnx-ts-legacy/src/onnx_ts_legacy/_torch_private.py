@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
+import sympy
 import torch
 from torch._C import (
     BoolType,
@@ -58,6 +59,7 @@ __all__ = [
     "TensorType",
     "TracerWarning",
     "decided",
+    "deferred_checks",
     "fake_mode",
     "hidden_deprecations",
     "inline_calls",
@@ -139,6 +141,11 @@ def new_dimension(mode: FakeTensorMode, name: str, hint: int) -> torch.SymInt:
     shape_env: Any = mode.shape_env
     symbol = shape_env.create_symbol(hint, source, DimDynamic.DYNAMIC, constraint_dim=None)
     return cast(torch.SymInt, shape_env.create_symintnode(symbol, hint=hint, source=source))
+
+
+def deferred_checks(shape_env: ShapeEnv) -> frozenset[sympy.Basic]:
+    """Return what torch took for granted of sizes and would check later (``ShapeEnv.deferred_runtime_asserts``)."""
+    return frozenset(check.expr for checks in shape_env.deferred_runtime_asserts.values() for check in checks)
 
 
 def set_at_least_one(size: torch.SymInt) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import sympy
 import torch
 
+from onnx_ts_legacy import _torch_private as private
 from onnx_ts_legacy.capture.size_decisions import SizeDecision, SizeTerm, conditions_of, evaluated, term_of
 from onnx_ts_legacy.errors import CaptureError, DynamicDimensionError
 from onnx_ts_legacy.graph.parts import is_number_of_trace, node_inputs
@@ -39,6 +40,7 @@ __all__ = [
     "broadcast_conditions",
     "chunk_conditions",
     "decided_conditions",
+    "equal_sizes",
     "note_read_sizes",
     "power_conditions",
     "slice_conditions",
@@ -109,6 +111,38 @@ def broadcast_conditions(
         if all(isinstance(each, int) or metadata.is_declared(each) for each in (a, b)):
             found[f"{a} == {b}" if isinstance(b, int) else f"{a} == {b} or {b} == 1"] = None
     return list(found)
+
+
+def equal_sizes(
+    context: ConversionContext, overload: torch._ops.OpOverload, known: frozenset[sympy.Basic]
+) -> list[str]:
+    """Return which sizes torch took for equal in a call, as operators do that broadcast some of their operands.
+
+    Args:
+        context: The conversion.
+        overload: The operator, of whose kind :func:`broadcast_conditions` may know more.
+        known: What had been taken for granted before.
+
+    Raises:
+        DynamicDimensionError: If the sizes differ in the example.
+    """
+    new = private.deferred_checks(context.metadata.shape_env) - known
+    if not new or _is_inside(context) or is_pointwise(overload) or overload is torch.ops.aten.matmul.default:
+        return []
+    metadata, found = context.metadata, []
+    for check in sorted(new, key=str):
+        taken = metadata.resolved(metadata.symbols.renamed(check))
+        sides = taken.args if isinstance(taken, sympy.Eq) and metadata.is_declared(taken) else ()
+        # What is a quotient divides elements among sizes, which torch checks at each call.
+        if not sides or not all(side.free_symbols and not side.atoms(sympy.Function) for side in sides):
+            continue
+        if metadata.in_example(check) == sympy.false:
+            raise DynamicDimensionError(
+                f"{overload} takes {taken.lhs} and {taken.rhs} for the same size, and they differ in the example. "
+                "Export the model with an example in which they do not, or expand the operand before the call."
+            )
+        found.append(f"{taken.lhs} == {taken.rhs}")
+    return found
 
 
 def note_read_sizes(context: ConversionContext, tensor: Any) -> None:
@@ -199,7 +233,7 @@ def squeeze_conditions(metadata: Metadata, node: Any, args: Sequence[Any]) -> li
     rank = node.output().type().dim() if node.output().type().kind() == "TensorType" else None
     asked_axes = {dim % len(sizes) for dim in asked if isinstance(dim, int)}
     left = len(sizes) - sum(isinstance(sizes[axis], int) and sizes[axis] == 1 for axis in asked_axes)
-    if any(map(metadata.is_one_in_example, dynamic)) or (rank is not None and rank < left):
+    if any(metadata.in_example(size.node.expr) == 1 for size in dynamic) or (rank is not None and rank < left):
         raise DynamicDimensionError(
             "A dynamic dimension that is 1 in the example is squeezed: the rank of the result would depend on its "
             "size. Declare it static, or do not squeeze a dimension that can have other sizes."

@@ -20,6 +20,7 @@ from onnx_ts_legacy.calls.sequences import PIECES, counted_pieces, is_cut_at_run
 from onnx_ts_legacy.calls.size_conditions import (
     broadcast_conditions,
     chunk_conditions,
+    equal_sizes,
     power_conditions,
     slice_conditions,
     squeeze_conditions,
@@ -214,8 +215,10 @@ def _convert_operator(context: ConversionContext, node: Any, args: Sequence[Any]
     context.conditions.update(dict.fromkeys(squeeze_conditions(context.metadata, node, bound), ""))
     if kind in ("aten::chunk", "aten::unsafe_chunk"):
         context.conditions.update(dict.fromkeys(chunk_conditions(context.metadata, bound), source_line(node)))
+    known = private.deferred_checks(context.metadata.shape_env)
     result = context.call(overload, bound, keyword)
-    for condition in broadcast_conditions(context, overload, bound, result):
+    met = (*broadcast_conditions(context, overload, bound, result), *equal_sizes(context, overload, known))
+    for condition in met:
         context.conditions.setdefault(condition, "")
     if kind == "aten::slice":
         context.conditions.update(dict.fromkeys(slice_conditions(context, bound, result), source_line(node)))

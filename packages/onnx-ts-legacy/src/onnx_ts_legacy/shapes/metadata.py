@@ -197,10 +197,10 @@ class Metadata:
         expression = size.node.expr
         return int(expression.xreplace({s: self._hints.get(str(s), unknown) for s in expression.free_symbols}))
 
-    def is_one_in_example(self, size: torch.SymInt) -> bool:
-        """Tell whether a size that follows from declared ones is 1 in the example."""
+    def in_example(self, expression: sympy.Basic) -> sympy.Basic | None:
+        """Return what something that follows from declared sizes is in the example; None if it does not."""
         examples = {declared.node.expr: example for declared, example in self._declared.values()}
-        return bool(at_sizes(size.node.expr, examples) == 1)
+        return at_sizes(expression, examples)
 
     # ---- calls
 
@@ -293,7 +293,7 @@ class Metadata:
         view = known_view(function, args, kwargs)
         if view is not None:
             return self.strided(args[0].dtype, *view), 0
-        form = known_form(function, args, kwargs, self.is_contiguous, self.is_one_in_example)
+        form = known_form(function, args, kwargs, self.is_contiguous, lambda size: self.in_example(size.node.expr) == 1)
         return None if form is None else (self.empty(*form), None)
 
     def _run(self, function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> tuple[Any, int | None]:

@@ -24,7 +24,7 @@ class ProjectedHearingLanguage(HearingLanguage):
     @classmethod
     def is_meant(cls, model: Any) -> bool:
         """Tell whether the parts of a model say that it may be of this kind."""
-        body = model.base_model
+        body = getattr(model, "base_model", None)
         parts = hasattr(body, _PROJECTOR) and hasattr(getattr(body, _TOWER, None), _LENGTHS)
         return parts and cls.has_parameters(model)
 
