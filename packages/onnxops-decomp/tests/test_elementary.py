@@ -2,9 +2,14 @@
 
 from collections.abc import Callable
 
+import onnx_ir as ir
 import pytest
 import torch
-from decomp_harness import check
+from decomp_harness import check, compare, run
+
+from onnxops_decomp.builder.op_builder import OpBuilder
+from onnxops_decomp.files.model import build_model
+from onnxops_decomp.lowerings import builtin_table
 
 NAN, INF = float("nan"), float("inf")
 Function = Callable[..., torch.Tensor]
@@ -111,3 +116,10 @@ def test_next_float_is_exact() -> None:
 )
 def test_logarithms_of_powers_are_whole(x: torch.Tensor, opset: int) -> None:
     check(lambda x: (torch.log2(x), torch.log2(x).floor(), torch.log10(x), torch.log10(x).floor()), x, opset=opset)
+
+
+def test_a_logarithm_needs_no_rank() -> None:
+    op = OpBuilder(18)
+    x = op.input("x", ir.DataType.FLOAT, None)
+    proto = ir.to_proto(build_model(op, [builtin_table()["aten::log2"].function(op, x)], name="test"))
+    compare(run(proto, [POSITIVE]), [POSITIVE.log2()])

@@ -13,6 +13,7 @@ from onnxops_decomp.errors import LoweringError
 from onnxops_decomp.formulas.float_bits import mantissa_and_exponent, power_of_two
 from onnxops_decomp.lowerings.pointwise.comparison import sign_bit
 from onnxops_decomp.lowerings.registry import Function, lowering
+from onnxops_decomp.spec.inference import dims_of
 
 if TYPE_CHECKING:
     from onnxops_decomp.builder.op_builder import OpBuilder
@@ -90,7 +91,7 @@ def _log_base(base: float) -> Function:
 
     def log(op: OpBuilder, self: ir.Value) -> ir.Value:
         result = quotient(op, self)
-        if op.dtype(self).is_floating_point() and op.dtype(self) != ir.DataType.DOUBLE and op.rank(self):
+        if op.dtype(self).is_floating_point() and op.dtype(self) != ir.DataType.DOUBLE and dims_of(self) != ():
             return result
         whole = op.Round(result)
         power = op.Pow(op.constant(base, op.dtype(result)), whole)
