@@ -7,9 +7,9 @@ import itertools
 
 import pytest
 
-from onnxops_decomp.exporting.sizes.conditions import condition_holds, simplified
+from onnxops_decomp.exporting.sizes.conditions import simplified
 from onnxops_decomp.exporting.sizes.constraints import SizeConstraints, warn_of_bounds
-from onnxops_decomp.exporting.sizes.expressions import names_in_size, parsed_size, value_of_size
+from onnxops_decomp.exporting.sizes.expressions import condition_holds, names_in_size, parsed_size, value_of_size
 
 CONDITIONS = {
     ("s >= 4", "2*s % 4 == 0", "2*s == 4*(s//2)", "s > 3"): ["s >= 4", "s % 2 == 0"],
@@ -55,6 +55,34 @@ def test_short_conditions_say_the_same(texts: tuple[str, ...]) -> None:
     for point in itertools.product(range(1, 24), repeat=len(names)):
         sizes = dict(zip(names, point, strict=True))
         assert _all_hold(before, sizes) == _all_hold(after, sizes), sizes
+
+
+# False for the first time far from the numbers in them, beside what they must not be taken to follow from.
+LATE = (
+    ("(n + 10) % 150 != 0",),
+    ("(3*n + 50) % 1000 != 0", "n > 4"),
+    ("n % 37 != 36 or n % 29 != 11",),
+    ("n // 37 % 11 != 5", "n % 2 == 0"),
+    ("n % 37 == 36", "m % 2 == 0 or n % 37 == 0"),
+    ("max(n, 3) % 97 != 41",),
+    ("m >= 300", "16 * m >= n"),
+    ("m % 13 != 7 or n % 11 != 4",),
+)
+
+
+@pytest.mark.parametrize("texts", LATE)
+def test_a_condition_that_is_false_late_is_kept(texts: tuple[str, ...]) -> None:
+    before, after = ([tree for text in given if (tree := parsed_size(text))] for given in (texts, simplified(texts)))
+    names = sorted({name for tree in before for name in names_in_size(tree)})
+    some = range(2000) if len(names) == 1 else (*range(60), 100, 299, 300, 301, 4801, 10**5)
+    for point in itertools.product(some, repeat=len(names)):
+        sizes = dict(zip(names, point, strict=True))
+        assert _all_hold(before, sizes) == _all_hold(after, sizes), sizes
+
+
+def test_a_sum_that_is_no_negative_number_is_compared_with_nothing() -> None:
+    assert simplified(["n != -130"]) == []
+    assert simplified(["n != -130 - m"]) == ["m + n + 130 != 0"]
 
 
 # As torch writes them, and what they are for n = 7.

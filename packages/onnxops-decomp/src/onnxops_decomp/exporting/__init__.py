@@ -88,7 +88,6 @@ from onnxops_decomp.exporting.reporting.tool_metadata import (
 )
 from onnxops_decomp.exporting.sizes.assumptions import assumed_conditions
 from onnxops_decomp.exporting.sizes.checks import add_size_checks
-from onnxops_decomp.exporting.sizes.conditions import condition_holds
 from onnxops_decomp.exporting.sizes.constraints import CONSTRAINTS_KEY, SizeConstraints, warn_of_bounds
 from onnxops_decomp.exporting.sizes.dimensions import (
     dimension_texts,
@@ -110,7 +109,13 @@ from onnxops_decomp.exporting.sizes.dynamic_shapes import (
     normalized_shapes,
     smallest_declared,
 )
-from onnxops_decomp.exporting.sizes.expressions import names_in_size, parsed_size, symbolic_size, value_of_size
+from onnxops_decomp.exporting.sizes.expressions import (
+    condition_holds,
+    names_in_size,
+    parsed_size,
+    symbolic_size,
+    value_of_size,
+)
 from onnxops_decomp.exporting.sizes.homes import helpers_of, homes_of
 from onnxops_decomp.exporting.sizes.layouts import order_relations
 from onnxops_decomp.exporting.sizes.math_functions import INTEGER_FUNCTIONS, MATH_FUNCTIONS, math_stand_ins

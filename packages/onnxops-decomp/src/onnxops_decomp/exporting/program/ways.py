@@ -21,10 +21,10 @@ from onnxops_decomp.builder.scope import axis_size, remove_unused
 from onnxops_decomp.exporting.calls.interface import Output
 from onnxops_decomp.exporting.finish.weights import DeduplicateInitializers, restore_duplicates
 from onnxops_decomp.exporting.program.onnx_program import ONNXProgram
-from onnxops_decomp.exporting.sizes.conditions import condition_holds, holds_for_each_size
+from onnxops_decomp.exporting.sizes.conditions import holds_for_each_size
 from onnxops_decomp.exporting.sizes.constraints import SizeConstraints
 from onnxops_decomp.exporting.sizes.dimensions import renamed_text
-from onnxops_decomp.exporting.sizes.expressions import names_in_size, parsed_size, size, unevaluated
+from onnxops_decomp.exporting.sizes.expressions import condition_holds, names_in_size, parsed_size, size, unevaluated
 from onnxops_decomp.exporting.weights.initializers import TIED_KEY
 
 __all__ = ["Way", "merge_programs"]

@@ -8,22 +8,16 @@ from __future__ import annotations
 import ast
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import sympy
 
-from onnxops_decomp.exporting.sizes.expressions import names_in_size, parsed_size, symbolic_size, value_of_size
+from onnxops_decomp.exporting.sizes.deciding import deciding_points, deciding_sizes, truths
+from onnxops_decomp.exporting.sizes.expressions import condition_holds, names_in_size, parsed_size, symbolic_size
 
-__all__ = ["condition_holds", "holds_for_each_size", "simplified"]
+__all__ = ["holds_for_each_size", "simplified"]
 
-# Sizes at which conditions on one dimension are compared, besides those around the numbers in them.
-_SIZES = (*range(-8, 131), *(2**power + step for power in range(8, 21) for step in (-1, 0, 1)))
 _MOST_PERIODS = 64
-# Up to so many sizes are tried one by one.
-_MOST_TRIED = 4096
-# Sizes at which conditions on two dimensions are tried, if no number in them is larger than some of these.
-_SMALL = 16
-_GRID = (*range(21), 32, 33, 64, 100, 127, 128, 1009, 4096)
 _FLIPPED: dict[type, type] = {ast.Lt: ast.Gt, ast.LtE: ast.GtE, ast.Gt: ast.Lt, ast.GtE: ast.LtE}
 _LINEAR = (ast.BinOp, ast.UnaryOp, ast.Name, ast.Constant, ast.Load, ast.Add, ast.Sub, ast.Mult, ast.USub)
 _OPPOSITES: dict[type, type[ast.cmpop]] = {
@@ -37,16 +31,6 @@ _OPPOSITES: dict[type, type[ast.cmpop]] = {
 _SIGNS: dict[type, str] = {ast.Eq: "==", ast.NotEq: "!=", ast.GtE: ">=", ast.LtE: "<=", ast.Gt: ">", ast.Lt: "<"}
 
 
-def condition_holds(node: ast.expr, sizes: Mapping[str, int]) -> bool:
-    """Evaluate a condition; one that needs a size the call does not give holds, one that has no value does not."""
-    try:
-        return bool(value_of_size(node, sizes))
-    except KeyError:
-        return True
-    except (ZeroDivisionError, OverflowError, ValueError):
-        return False
-
-
 def holds_for_each_size(text: str) -> bool:
     """Tell whether a condition holds for all sizes of one dimension, as trying sizes shows; False if they do not.
 
@@ -55,16 +39,8 @@ def holds_for_each_size(text: str) -> bool:
     """
     tree = _tree(text)
     names = names_in_size(tree)
-    divisors = [
-        part.right.value
-        for part in ast.walk(tree)
-        if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod | ast.FloorDiv)
-        if isinstance(part.right, ast.Constant) and isinstance(part.right.value, int)
-    ]
-    compared = [part for part in ast.walk(tree) if isinstance(part, ast.Compare)]
-    bound = max((math.prod(abs(number) + 1 for number in _numbers(part)) for part in compared), default=1)
-    last = math.prod(divisors) + 2 * bound
-    return len(names) == 1 and last <= _MOST_TRIED and all(_table(tree, min(names), range(last + 1)))
+    sizes = deciding_sizes([tree]) if len(names) == 1 else None
+    return sizes is not None and all(truths(tree, {min(names): [size for size in sizes if size >= 0]}))
 
 
 def simplified(texts: Iterable[str]) -> list[str]:
@@ -108,33 +84,41 @@ def _without_implied(texts: Sequence[str]) -> list[str]:
             by_name.setdefault(names.pop(), []).append(text)
     implied = {text for text in texts if _alternatives(text) & {*texts} - {text}}
     for name, group in by_name.items():
-        sizes = _sizes_around(map(_tree, group))
-        tables = {text: _table(_tree(text), name, sizes) for text in group}
-        for text in sorted(group, key=len, reverse=True):
-            others = [tables[other] for other in group if other != text and other not in implied]
+        decided, sizes = _decided(group)
+        tables = {text: truths(_tree(text), {name: sizes}) for text in decided}
+        for text in sorted(decided, key=len, reverse=True):
+            others = [tables[other] for other in decided if other != text and other not in implied]
             allowed = [all(row) for row in zip(*others, strict=True)] if others else [True] * len(sizes)
             if all(own or not other for own, other in zip(tables[text], allowed, strict=True)):
                 implied.add(text)
     return [text for text in texts if text not in implied]
 
 
-def _follows(text: str, texts: Iterable[str]) -> bool:
-    """Tell whether a condition on two dimensions holds wherever those on each of them do.
+def _decided(texts: Sequence[str]) -> tuple[list[str], list[int]]:
+    """Return those of the conditions on one dimension that some sizes decide about together, and these sizes."""
+    decided: list[str] = []
+    sizes: list[int] = []
+    for text in texts:
+        found = deciding_sizes([*map(_tree, decided), _tree(text)])
+        if found is not None:
+            decided, sizes = [*decided, text], found
+    return decided, sizes
 
-    Small sizes and a few large ones show that, as long as the numbers in it are small.
-    """
+
+def _follows(text: str, texts: Iterable[str]) -> bool:
+    """Tell whether a condition on two dimensions holds wherever those on each of them do."""
     tree = _tree(text)
     names = sorted(names_in_size(tree))
-    if len(names) != 2 or any(number > _SMALL for number in _numbers(tree)):
+    if len(names) != 2:
         return False
-    single = [other for each in texts if len(names_in_size(other := _tree(each))) == 1]
-    taken = [[n for n in _GRID if all(condition_holds(other, {name: n}) for other in single
-                                      if names_in_size(other) == {name})] for name in names]  # fmt: skip
-    return all(condition_holds(tree, dict(zip(names, point, strict=True))) for point in itertools.product(*taken))
-
-
-def _numbers(tree: ast.expr) -> list[int]:
-    return [n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, int)]
+    single = {name: [other for each in texts if names_in_size(other := _tree(each)) == {name}] for name in names}
+    sizes = deciding_points([tree, *single[names[0]], *single[names[1]]])
+    if sizes is None:
+        return False
+    held = {name: [truths(each, {name: sizes}) for each in single[name]] for name in names}
+    taken = [[size for size, *each in zip(sizes, *held[name], strict=True) if all(each)] for name in names]
+    points = [*itertools.product(*taken)]
+    return bool(points) and all(truths(tree, dict(zip(names, map(list, zip(*points, strict=True)), strict=True))))
 
 
 def _alternatives(text: str) -> set[str]:
@@ -142,18 +126,6 @@ def _alternatives(text: str) -> set[str]:
     tree = _tree(text)
     either = isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.Or)
     return {ast.unparse(part) for part in tree.values} if either else set()  # type: ignore[attr-defined]
-
-
-def _sizes_around(trees: Iterable[ast.expr]) -> list[int]:
-    """Return sizes that tell conditions apart, those around the numbers in them among them."""
-    numbers = {number for tree in trees for number in _numbers(tree)}
-    near = {value + step for number in numbers for value in (number, 2 * number) for step in (-1, 0, 1)}
-    combined = {both for a in numbers for b in numbers for both in (a + b, a * b)}
-    return sorted({*_SIZES, *near, *combined})
-
-
-def _table(tree: ast.expr, name: str, sizes: Sequence[int]) -> list[bool]:
-    return [condition_holds(tree, {name: size}) for size in sizes]
 
 
 # ---- one condition
@@ -236,7 +208,7 @@ def _of_sum(difference: sympy.Expr, sign: type) -> str:
     left = [_term(term, factor) for term, factor in sorted(factors.items(), key=str) if factor > 0]
     right = [_term(term, -factor) for term, factor in sorted(factors.items(), key=str) if factor < 0]
     (right if limit >= 0 else left).extend([str(abs(limit))] if limit or not right else [])
-    return f"{' + '.join(left)} {_SIGNS[sign]} {' + '.join(right)}"
+    return f"{' + '.join(left)} {_SIGNS[sign]} {' + '.join(right) or '0'}"
 
 
 def _term(term: sympy.Expr, factor: int) -> str:
@@ -265,10 +237,13 @@ def _short(text: str) -> str:
     if len(names) != 1 or _is_usual(tree):
         return text
     (name,) = names
-    sizes = [size for size in _sizes_around([tree]) if size >= 0]
-    table = _table(tree, name, sizes)
+    decided = deciding_sizes([tree])
+    if decided is None:
+        return text
+    sizes = [size for size in decided if size >= 0]
+    table = truths(tree, {name: sizes})
     candidates: list[Callable[[], str | None]] = [
-        lambda: "True" if all(_table(tree, name, _sizes_around([tree]))) else None,
+        lambda: "True" if all(truths(tree, {name: decided})) else None,
         lambda: _as_bound(name, sizes, table),
         lambda: _as_multiple(name, sizes, table),
     ]

@@ -11,14 +11,15 @@ import onnx_ir as ir
 
 from onnxops_core.exporting import warn_user
 from onnxops_decomp.exporting.errors import InvalidArgumentError
-from onnxops_decomp.exporting.sizes.conditions import condition_holds, simplified
+from onnxops_decomp.exporting.sizes.conditions import simplified
+from onnxops_decomp.exporting.sizes.deciding import deciding_sizes
 from onnxops_decomp.exporting.sizes.dimensions import renamed_text
-from onnxops_decomp.exporting.sizes.expressions import names_in_size, parsed_size, size, solved
+from onnxops_decomp.exporting.sizes.expressions import condition_holds, names_in_size, parsed_size, size, solved
 
 __all__ = ["CONSTRAINTS_KEY", "SizeConstraints", "warn_of_bounds"]
 
 CONSTRAINTS_KEY = "onnxops.size_constraints"
-# Sizes that stand for all of them.
+# Sizes that stand for all of them, where these are too many.
 _SOME_SIZES = (*range(2, 65), *(2**power + step for power in range(7, 21) for step in (0, 1)))
 
 # The same for several sizes at once.
@@ -196,7 +197,8 @@ def _leaves_out(text: str, bounds: Sequence[ast.expr], is_placed: bool) -> bool:
     names = sorted(names_in_size(tree))
     if len(names) > 1 and (is_placed or not _is_bound(tree)):
         return is_placed
-    some = _SOME_SIZES if len(names) == 1 else _FEW_SIZES
+    decided = deciding_sizes([tree]) if len(names) == 1 else _FEW_SIZES
+    some = [size for size in decided or _SOME_SIZES if size >= 2]
     points = (
         dict(zip(names, point, strict=True))
         for point in itertools.product((1, *some) if is_placed else some, repeat=len(names))

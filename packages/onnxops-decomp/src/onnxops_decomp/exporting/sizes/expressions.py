@@ -15,7 +15,16 @@ import sympy
 from onnxops_decomp.errors import LoweringError
 from onnxops_decomp.graph.symbols import dimension_symbol
 
-__all__ = ["names_in_size", "parsed_size", "size", "solved", "symbolic_size", "unevaluated", "value_of_size"]
+__all__ = [
+    "condition_holds",
+    "names_in_size",
+    "parsed_size",
+    "size",
+    "solved",
+    "symbolic_size",
+    "unevaluated",
+    "value_of_size",
+]
 
 
 def _power(base: Any, exponent: Any) -> Any:
@@ -180,6 +189,16 @@ def value_of_size(node: ast.AST, values: Mapping[str, Any]) -> Any:
             return all(_OPERATORS[type(sign)][0](left, right) for sign, left, right in pairs)
         case _:
             raise KeyError(ast.dump(node))
+
+
+def condition_holds(node: ast.expr, sizes: Mapping[str, int]) -> bool:
+    """Evaluate a condition; one that needs a size the call does not give holds, one that has no value does not."""
+    try:
+        return bool(value_of_size(node, sizes))
+    except KeyError:
+        return True
+    except (ZeroDivisionError, OverflowError, ValueError):
+        return False
 
 
 def symbolic_size(tree: ast.expr) -> sympy.Expr:
