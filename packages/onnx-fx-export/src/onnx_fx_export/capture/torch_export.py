@@ -13,6 +13,7 @@ import torch
 from onnx_fx_export.capture.autocast import autocast_inside
 from onnx_fx_export.capture.autograd_function import SymbolicFunctionCall, recorded_calls
 from onnx_fx_export.capture.request import CaptureRequest
+from onnx_fx_export.capture.reshaped_arguments import ReshapedArgumentError, views_of_arguments, watched_shapes
 from onnx_fx_export.capture.stand_ins.all import stand_ins
 from onnx_fx_export.capture.state import StateNotes, watched_state
 from onnx_fx_export.capture.storage_sizes import refused_storage_sizes
@@ -109,6 +110,15 @@ def record(run: Run) -> Recorded:
     Raises:
         Exception: Whatever torch.export or the model raises.
     """
+    if not run.strict:
+        with contextlib.suppress(ReshapedArgumentError), watched_shapes(run.request.model):
+            return _recorded(run)
+        with views_of_arguments(run.request.model):
+            return _recorded(run)
+    return _recorded(run)
+
+
+def _recorded(run: Run) -> Recorded:
     # Where repetition is still to be proven, a capture that starts anew may cost more than it saves.
     asked = run.request.repeated_blocks is not None
     if run.blocks and (asked or has_stacks(run.request.model, LEAST_WITHHELD)):
