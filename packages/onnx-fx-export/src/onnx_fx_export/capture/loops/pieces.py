@@ -79,11 +79,12 @@ class PieceLoops(TorchFunctionMode):
 
     Args:
         is_within: Tells whether a loop of another kind is being recorded, whose body takes nothing apart.
+        listed: Returns the list of a tensor that holds no lengths, if it is known that it does not; or else None.
     """
 
-    def __init__(self, is_within: Callable[[], bool]) -> None:
+    def __init__(self, is_within: Callable[[], bool], listed: Callable[[torch.Tensor], Any]) -> None:
         super().__init__()
-        self._is_within = is_within
+        self._is_within, self._others = is_within, listed
         self._known: dict[tuple[int, int], _Lengths] = {}
         # What was computed of a piece: of which loop, and of which of its pieces. Kept, as other objects may have the
         # identity of one that is gone.
@@ -116,7 +117,8 @@ class PieceLoops(TorchFunctionMode):
         """Return a tensor as a list; of integers of which there may be any number, those of pieces."""
         if not _is_open(tensor) or self._is_within():
             return original(FakeTensor, "tolist")(tensor)
-        return self._lengths(tensor)
+        others = self._others(tensor)
+        return self._lengths(tensor) if others is None else others
 
     def _lengths(self, lengths: torch.Tensor) -> _Lengths:
         key = (id(lengths), lengths._version)

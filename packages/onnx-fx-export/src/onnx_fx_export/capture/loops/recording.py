@@ -19,16 +19,23 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from onnx_fx_export.capture.loops.choices import Bound, Bounds, chosen
 from onnx_fx_export.errors import CaptureError
 from onnx_fx_export.sizes.texts import asking_frame
-from onnx_fx_export.torch_private import is_decided_by_data, undecided_condition
+from onnx_fx_export.torch_private import SymNode, is_decided_by_data, undecided_condition
 from onnxops_core.exporting import original
 
 __all__ = ["RowLoops", "loop_marks", "place_of"]
 
 _NAMESPACE = "onnx_fx_export_loops"
-# Ways through one body.
+# Ways through one body, for each of the numbers that it chooses something by.
 _MOST_WAYS = 16
+# What makes a Python number of a tensor.
+_NUMBERS: dict[Any, Callable[..., Any]] = {
+    torch.Tensor.__index__: int,
+    torch.Tensor.__int__: int,
+    torch.Tensor.__format__: format,
+}
 
 
 @dataclasses.dataclass
@@ -40,12 +47,16 @@ class _Body:
         way: Number of the way.
         answers: What the conditions that data decides are taken for, in the order in which they come.
         asked: How many were met.
+        numbers: What symbolic numbers were taken for, by their origins.
+        most: How many ways there may be.
     """
 
     loop: int
     way: int
     answers: list[bool]
     asked: int = 0
+    numbers: dict[Any, int] = dataclasses.field(default_factory=dict)
+    most: int = _MOST_WAYS
 
     def answer(self, condition: torch.Tensor) -> bool:
         """Mark a condition in the graph, and return what it is taken for."""
@@ -55,6 +66,13 @@ class _Body:
         self.asked += 1
         loop_marks().decide(condition, self.loop, self.way, found)
         return found
+
+    def number(self, number: torch.SymInt, bound: Bound) -> int:
+        """Return what a number is taken for, each time the same."""
+        if bound.origin not in self.numbers:
+            self.numbers[bound.origin] = chosen(number, bound.end, self.answer)
+            self.most *= bound.end
+        return self.numbers[bound.origin]
 
 
 class RowLoops(TorchFunctionMode):
@@ -73,6 +91,7 @@ class RowLoops(TorchFunctionMode):
         self._outside = outside
         self.count = 0
         self.broken: FrameType | None = None
+        self._bounds = Bounds()
         self._body: _Body | None = None
 
     @property
@@ -83,7 +102,25 @@ class RowLoops(TorchFunctionMode):
     @property
     def replacements(self) -> list[tuple[Any, str, Any]]:
         """What has to stand in place of methods while it is active."""
-        return [(torch.Tensor, "__iter__", self._iterated), (torch.SymBool, "__bool__", self._truth)]
+        return [
+            (torch.Tensor, "__iter__", self._iterated),
+            (torch.SymBool, "__bool__", self._truth),
+            (torch.SymInt, "__hash__", self._hash),
+            (SymNode, "guard_int", self._number_of),
+        ]
+
+    def _number_of(self, node: Any, file: str, line: int) -> int:
+        """Return the number that a symbolic one is taken for where a Python number is needed."""
+        number = torch.SymInt(node)
+        bound = self._bounds.of(number)
+        if self._body is None or bound is None:
+            found: int = original(SymNode, "guard_int")(node, file, line)
+            return found
+        return self._body.number(number, bound)
+
+    def _hash(self, number: Any) -> int:
+        is_chosen = self._body is not None and self._bounds.of(number) is not None
+        return hash(int(number)) if is_chosen else original(torch.SymInt, "__hash__")(number)
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         """Answer whether a tensor is true, in the body of a loop, and read and write at positions that data gives."""
@@ -96,7 +133,11 @@ class RowLoops(TorchFunctionMode):
             if func is torch.Tensor.__setitem__ and (places := _positions(args[1])):
                 value = args[2] if isinstance(args[2], torch.Tensor) else args[0].new_tensor(args[2])
                 return torch.ops.aten.index_put_.default(args[0], places, value.to(args[0].dtype))
-        return func(*args, **(kwargs or {}))
+            if func in _NUMBERS and (bound := self._bounds.of(args[0])) is not None:
+                return _NUMBERS[func](self._body.number(args[0].item(), bound), *args[1:])
+        result = func(*args, **(kwargs or {}))
+        self._bounds.note_call(func, args, kwargs or {}, result)
+        return result
 
     def _truth(self, condition: Any) -> bool:
         try:
@@ -106,36 +147,43 @@ class RowLoops(TorchFunctionMode):
             if undecided_condition(error) is None or asking_frame(sys._getframe(2)) is None:
                 raise
             if self._body is not None:
-                return self._body.answer(torch.scalar_tensor(condition, dtype=torch.bool))
+                known = condition.node.expr.xreplace(self._bounds.numbers(self._body.numbers))
+                return bool(known) if known in (True, False) else self._body.answer(_scalar(condition))
             answer = self._outside(condition)
             if answer is None:
                 raise
             return answer
 
     def _iterated(self, rows: torch.Tensor) -> Iterator[Any]:
+        """Iterate over the rows of a tensor."""
         if not self._is_open(rows.shape[0] if rows.dim() else 0):
             return iter(original(torch.Tensor, "__iter__")(rows))
-        self.count += 1
-        return self._ways(rows, self.count)
+        return self.ways(rows)
 
     def counted(self, count: torch.SymInt) -> Iterator[torch.Tensor] | None:
         """Return the numbers below one that data decides, each in a tensor; None for another number, or in a body."""
         if not self._is_open(count):
             return None
-        self.count += 1
-        return self._ways(torch.ops.aten.arange.default(count), self.count)
+        return self.ways(torch.ops.aten.arange.default(count))
+
+    def listed(self, rows: torch.Tensor) -> Any:
+        """Return what stands for the list of numbers that choose something; None for other tensors, or in a body."""
+        is_known = self._bounds.of(rows) is not None and rows.dim() == 1
+        return _Listed(self, rows) if is_known and self._is_open(rows.shape[0]) else None
 
     def _is_open(self, count: int | torch.SymInt) -> bool:
         """Tell whether a loop of so many iterations is to be recorded."""
         return self._body is None and isinstance(count, torch.SymInt) and is_decided_by_data(count.node.expr)
 
-    def _ways(self, rows: torch.Tensor, loop: int) -> Iterator[torch.Tensor]:
-        """Yield a row for each way through the body.
+    def ways(self, rows: torch.Tensor, *, as_numbers: bool = False) -> Iterator[Any]:
+        """Yield a row for each way through the body, or a symbolic number if that is all that a row holds.
 
         Raises:
             CaptureError: If the loop cannot be recorded.
         """
         frame, marks = sys._getframe(1), loop_marks()
+        self.count += 1
+        loop = self.count
         names = {name: value for name, value in frame.f_locals.items() if isinstance(value, torch.Tensor)}
         numbers = {name: value for name, value in frame.f_locals.items() if isinstance(value, int | float | str)}
         # The last way is recorded twice, to see that the second time does the same as the first.
@@ -144,7 +192,9 @@ class RowLoops(TorchFunctionMode):
             before = _tensors(frame, names)
             self._body = body = _Body(loop, way, answers)
             self.broken = frame
-            yield marks.row(rows, loop, way)
+            row = marks.row(rows, loop, way)
+            self._bounds.note(row, self._bounds.of(rows))
+            yield row.item() if as_numbers else row
             self._body = self.broken = None
             if changed := [name for name, value in numbers.items() if frame.f_locals.get(name) is not value]:
                 kept = ", ".join(changed)
@@ -155,8 +205,28 @@ class RowLoops(TorchFunctionMode):
             answers = _next_answers(body)
             if not answers:
                 answers, repeated = body.answers, True
-            if way == _MOST_WAYS:
-                raise CaptureError(f"There are more than {_MOST_WAYS} paths through a loop{place_of(frame)}")
+            if way == body.most:
+                raise CaptureError(f"There are more than {body.most} paths through a loop{place_of(frame)}")
+
+
+class _Listed:
+    """What ``tolist()`` gives of as many elements as data decides, to be iterated over.
+
+    Args:
+        loops: Records the loop.
+        rows: The elements.
+    """
+
+    def __init__(self, loops: RowLoops, rows: torch.Tensor) -> None:
+        self._loops, self._rows = loops, rows
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield a symbolic number for each way through the body."""
+        return self._loops.ways(self._rows, as_numbers=True)
+
+
+def _scalar(condition: Any) -> torch.Tensor:
+    return torch.scalar_tensor(condition, dtype=torch.bool)
 
 
 def _is_position(index: Any) -> bool:

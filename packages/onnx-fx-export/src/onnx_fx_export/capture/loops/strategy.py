@@ -67,7 +67,7 @@ def record_with_loops(run: Callable[..., Run], loops: RowLoops) -> Looped:
         Exception: What torch.export raises, if it is for another reason.
         CaptureError: If a loop does more than a loop of tensors can hold.
     """
-    pieces = PieceLoops(lambda: loops.is_within)
+    pieces = PieceLoops(lambda: loops.is_within, loops.listed)
     how = run(around=_recording(loops, pieces))
     # Code may take the number of a row by int(), which stays open.
     with open_conversions(how.request.model, loops.counted):
