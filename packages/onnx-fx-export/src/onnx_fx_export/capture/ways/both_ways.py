@@ -23,21 +23,18 @@ from onnx_fx_export.capture.answers import answer_mark
 from onnx_fx_export.capture.branches import raises
 from onnx_fx_export.capture.comparison import compare_at_other_sizes
 from onnx_fx_export.capture.functionalization import functionalized
-from onnx_fx_export.capture.state import StateNotes
 from onnx_fx_export.capture.torch_export import Recorded, Run, record
+from onnx_fx_export.capture.ways.apart import Way, beside, joined_apart
 from onnx_fx_export.capture.ways.each_way import compare_each_way
 from onnx_fx_export.capture.ways.merging import merge_ways
+from onnx_fx_export.capture.ways.python_state import python_state
 from onnx_fx_export.errors import CaptureError
 from onnx_fx_export.sizes.conversions import numbers_of_tensors
 from onnx_fx_export.sizes.texts import asking_frame
 from onnx_fx_export.sizes.trial_runs import TrialRuns
 from onnx_fx_export.torch_private import (
-    add_guards,
-    is_decided_by_data,
     is_users_code,
     number_symbols_from,
-    replacements_of,
-    size_of_inputs,
     undecided_condition,
 )
 from onnxops_core.exporting import original, replaced, warn_user
@@ -49,6 +46,9 @@ __all__ = ["record_both_ways"]
 # asks without end.
 _MOST_WAYS = 12
 _MOST_QUESTIONS = _MOST_WAYS - 1
+# Up to so many questions are captured with all answers together. Of more, each is captured with its other answer alone,
+# if it has nothing to do with the others.
+_MOST_TOGETHER, _MOST_APART = 3, 64
 _MOST_SYMBOLS = 10_000
 _Answers = tuple[bool, ...]
 
@@ -104,29 +104,48 @@ class _Ways:
         """Capture all ways, and return the lines at which the model raises on some of them.
 
         Raises:
-            CaptureError: If it does so on all of them.
+            CaptureError: If it does so on all of them, or if there are too many.
         """
-        recorded = self._joined(())
+        first = self._recorded(())
+        recorded = self._apart() if len(first.taken) > _MOST_TOGETHER else None
+        recorded = recorded or self._joined(first)
         if recorded is None:
             raise CaptureError("The model raises an exception on each path that the data may choose.")
         return recorded, [*self._raised]
 
-    def _joined(self, answers: _Answers) -> Recorded | None:
-        """Capture with these answers to the first questions, and with both to all others; None if all ways raise."""
-        recorded, taken = self._recorded(answers)
-        for position in reversed(range(len(answers), len(taken))):
-            other = self._joined((*taken[:position], not taken[position]))
+    def _apart(self) -> Recorded | None:
+        """Capture each question with its other answer alone; None where they have to do with each other."""
+        raised, self._left = dict(self._raised), 2 * _MOST_APART
+        for usual in (True, False):
+            try:
+                return joined_apart(functools.partial(self._recorded, usual=usual))
+            except _WritesError:
+                raise
+            except Exception:
+                # All combinations of answers may still be few.
+                continue
+        self._raised, self._left = raised, _MOST_WAYS - 1
+        return None
+
+    def _joined(self, way: Way) -> Recorded | None:
+        """Capture both answers to all questions of a way but the first ones, which it was given; None if all raise."""
+        recorded, taken = way.recorded, way.taken
+        if len(taken) > _MOST_QUESTIONS:
+            raise CaptureError(f"The data decides more than {_MOST_QUESTIONS} times which path the model takes.")
+        for position in reversed(range(way.given, len(taken))):
+            other = self._joined(self._recorded((*taken[:position], not taken[position])))
             if recorded is not None and other is not None:
                 recorded = _merged(recorded, other)
             elif (only := recorded or other) is not None:
                 recorded = _without_last_question(only)
         return recorded
 
-    def _recorded(self, answers: _Answers) -> tuple[Recorded | None, _Answers]:
+    def _recorded(self, answers: _Answers, *, usual: bool = False) -> Way:
+        """Capture the way of these answers to the first questions, and of the usual answer to all others."""
         if not self._left:
             raise CaptureError(f"The data chooses among more than {_MOST_WAYS} paths through the model.")
         self._left -= 1
-        asked, how = _Questions(answers), self._run()
+        asked, how = _Questions(answers, usual), self._run()
         try:
             with numbers_of_tensors(how.request.model):
                 recorded = record(dataclasses.replace(how, around=asked))
@@ -134,7 +153,7 @@ class _Ways:
             if not asked.taken or not (place := _raising_line(error)):
                 raise
             self._raised[place] = None
-            return None, tuple(asked.taken)
+            return Way(None, tuple(asked.taken), len(answers), asked.states)
         marks = recorded.program.graph.find_nodes(op="call_function", target=answer_mark())
         if [mark.args[1] for mark in marks] != asked.taken:
             raise CaptureError("A condition was evaluated while an operator was being traced, not by the model's code.")
@@ -142,20 +161,26 @@ class _Ways:
             recorded = dataclasses.replace(recorded, program=functionalized(recorded.program))
         elif _writes_after(marks):
             raise _WritesError
-        return recorded, tuple(asked.taken)
+        return Way(recorded, tuple(asked.taken), len(answers), asked.states)
 
 
 class _Questions(TorchFunctionMode):
     """Answers what nothing but data decides, and marks it in the graph.
 
     Args:
-        answers: The answers to the first questions; later ones are answered with no.
+        answers: The answers to the first questions.
+        usual: The answer to later ones.
+
+    Attributes:
+        taken: All answers.
+        states: What Python's variables held at each question.
     """
 
-    def __init__(self, answers: Sequence[bool]) -> None:
+    def __init__(self, answers: Sequence[bool], usual: bool) -> None:
         super().__init__()
-        self._answers, self._known = answers, dict[sympy.Basic, bool]()
+        self._answers, self._usual, self._known = answers, usual, dict[sympy.Basic, bool]()
         self.taken: list[bool] = []
+        self.states: list[list[dict[str, Any]]] = []
         self._replaced: Any = None
 
     def __enter__(self) -> Any:
@@ -193,9 +218,10 @@ class _Questions(TorchFunctionMode):
         for known, answer in ((expression, True), (sympy.Not(expression), False)):
             if known in self._known:
                 return self._known[known] is answer
-        if len(self.taken) == _MOST_QUESTIONS:
-            raise CaptureError(f"The data decides more than {_MOST_QUESTIONS} times which path the model takes.")
-        answer = self._answers[len(self.taken)] if len(self.taken) < len(self._answers) else False
+        if len(self.taken) == _MOST_APART:
+            raise CaptureError(f"The data decides more than {_MOST_APART} times which path the model takes.")
+        answer = self._answers[len(self.taken)] if len(self.taken) < len(self._answers) else self._usual
+        self.states.append(python_state(sys._getframe()))
         self.taken.append(answer)
         self._known[expression] = answer
         answer_mark()(torch.scalar_tensor(condition, dtype=torch.bool), answer, _place(sys._getframe()))
@@ -243,31 +269,6 @@ def _merged(first: Recorded, second: Recorded) -> Recorded:
     Raises:
         CaptureError: If one program cannot hold both.
     """
-    if first.remembered != second.remembered:
-        raise CaptureError("The data decides what the model stores in Python objects.")
-    _grant(first.program, second.program)
+    found = beside(first, second)
     merge_ways(first.program, second.program)
-    questions = None if first.questions is None or second.questions is None else [*first.questions, *second.questions]
-    doubts = [*dict.fromkeys((*first.doubts, *second.doubts))]
-    notes = {
-        field.name: {**getattr(second.state, field.name), **getattr(first.state, field.name)}
-        for field in dataclasses.fields(StateNotes)
-    }
-    return dataclasses.replace(first, questions=questions, doubts=doubts, state=StateNotes(**notes))
-
-
-def _grant(program: torch.export.ExportedProgram, other: torch.export.ExportedProgram) -> None:
-    """Let a program take for granted of sizes what another one does, too.
-
-    Raises:
-        CaptureError: If sizes equal others in one of them only.
-    """
-    if _equal_sizes(program) != _equal_sizes(other):
-        raise CaptureError("The paths through the model make different assumptions about which of its sizes are equal.")
-    add_guards(program, other)
-
-
-def _equal_sizes(program: torch.export.ExportedProgram) -> dict[Any, Any]:
-    size = size_of_inputs(program)
-    found = {} if size is None else replacements_of(size)
-    return {key: value for key, value in found.items() if not is_decided_by_data(key)}
+    return found

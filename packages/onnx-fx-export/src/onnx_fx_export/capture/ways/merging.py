@@ -20,7 +20,7 @@ from onnx_fx_export.capture.ways.shapes import SameShapes
 from onnx_fx_export.errors import CaptureError
 from onnx_fx_export.torch_private import fake_beside, is_decided_by_data
 
-__all__ = ["merge_ways"]
+__all__ = ["Join", "merge_ways"]
 
 aten = torch.ops.aten
 _Node = torch.fx.Node
@@ -40,32 +40,80 @@ def merge_ways(program: torch.export.ExportedProgram, other: torch.export.Export
     Raises:
         CaptureError: If they give results of different shapes or structures, or differ before the question.
     """
-    mark, other_mark = (one.graph.find_nodes(op="call_function", target=answer_mark())[-1] for one in (program, other))
-    if _outputs(program) != _outputs(other):
-        raise CaptureError("The paths through the model change different buffers.")
-    if program.call_spec.out_spec != other.call_spec.out_spec:
-        raise CaptureError("The data decides the structure of what the model returns.")
-    same, own = _same_before(program, mark, other, other_mark)
-    ours, theirs = _after(mark), _after(other_mark)
-    ending = _Ending(ours, theirs, same, SameShapes.of(program, other))
-    results = ending.results
-    inside = ours[: len(ours) - ending.length], [*own, *theirs[: len(theirs) - ending.length]]
-    operands = _operands(mark, inside, results, same)
-    back = {ours: theirs for theirs, ours in same.items()}
-    # Constants of one value stand for one.
-    equal = {theirs: back[ours] for theirs, ours in same.items()}
-    graphs = (
-        _branch(program, inside[0], [pair[0] for pair in results], operands, {}),
-        _branch(other, inside[1], [pair[1] for pair in results], [back.get(node, node) for node in operands], equal),
-    )
-    if results:
-        ending.use(_cond(program, mark, graphs if mark.args[1] else graphs[::-1], results, operands))
-    for node in [*reversed(inside[0]), mark]:
-        program.graph.erase_node(node)
-    for symbol, bounds in other.range_constraints.items():
-        program.range_constraints.setdefault(symbol, bounds)
+    join = Join.of(program, other)
+    join.ending.use(join.insert())
+    join.erase()
     program.graph.lint()
     program.graph_module.recompile()
+
+
+@dataclasses.dataclass(frozen=True)
+class Join:
+    """How two ways become one program.
+
+    Attributes:
+        program: The program of the first way, which is to hold both.
+        mark: The question in it.
+        inside: The nodes that the first way alone has, and those of the second.
+        ending: What both do alike behind them.
+        operands: What the branches take from before the question.
+        graphs: The branches: of the first way, and of the second.
+    """
+
+    program: torch.export.ExportedProgram
+    mark: _Node
+    inside: tuple[Sequence[_Node], Sequence[_Node]]
+    ending: _Ending
+    operands: Sequence[_Node]
+    graphs: tuple[torch.fx.GraphModule, torch.fx.GraphModule]
+
+    @classmethod
+    def of(cls, program: torch.export.ExportedProgram, other: torch.export.ExportedProgram, question: int = -1) -> Join:
+        """Find out how two ways become one program.
+
+        Args:
+            program: What was captured with one answer.
+            other: What was captured with the other one to one question, and the same answers to those before.
+            question: The number of that question.
+
+        Raises:
+            CaptureError: If they give results of different shapes or structures, or differ before the question.
+        """
+        marks = [one.graph.find_nodes(op="call_function", target=answer_mark()) for one in (program, other)]
+        mark, other_mark = (each[question] for each in marks)
+        if _outputs(program) != _outputs(other):
+            raise CaptureError("The paths through the model change different buffers.")
+        if program.call_spec.out_spec != other.call_spec.out_spec:
+            raise CaptureError("The data decides the structure of what the model returns.")
+        same, own = _same_before(program, mark, other, other_mark)
+        ours, theirs = _after(mark), _after(other_mark)
+        ending = _Ending(ours, theirs, same, SameShapes.of(program, other))
+        results = ending.results
+        inside = ours[: len(ours) - ending.length], [*own, *theirs[: len(theirs) - ending.length]]
+        operands = _operands(mark, inside, results, same)
+        back = {ours: theirs for theirs, ours in same.items()}
+        # Constants of one value stand for one.
+        equal = {theirs: back[ours] for theirs, ours in same.items()}
+        graphs = (
+            _branch(program, inside[0], [pair[0] for pair in results], operands, {}),
+            _branch(
+                other, inside[1], [pair[1] for pair in results], [back.get(node, node) for node in operands], equal
+            ),
+        )
+        for symbol, bounds in other.range_constraints.items():
+            program.range_constraints.setdefault(symbol, bounds)
+        return cls(program, mark, inside, ending, operands, graphs)
+
+    def insert(self) -> dict[tuple[_Node, _Node], _Node]:
+        """Insert the condition before its mark, and return its results."""
+        graphs = self.graphs if self.mark.args[1] else self.graphs[::-1]
+        results = self.ending.results
+        return _cond(self.program, self.mark, graphs, results, self.operands) if results else {}
+
+    def erase(self) -> None:
+        """Take away the mark, and what the branches have."""
+        for node in [*reversed(self.inside[0]), self.mark]:
+            self.program.graph.erase_node(node)
 
 
 def _outputs(program: torch.export.ExportedProgram) -> list[tuple[Any, str | None]]:

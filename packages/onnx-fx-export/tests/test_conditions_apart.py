@@ -1,0 +1,144 @@
+"""Many conditions that data decides one after the other: right where they are independent, refused where not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from onnx_fx_export import export
+from onnx_fx_export.errors import CaptureError
+
+EXPERTS = 4
+
+
+class Mixture(torch.nn.Module):
+    def __init__(self, function: Callable[[Mixture, torch.Tensor, torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.function = function
+        self.experts = torch.nn.ModuleList([torch.nn.Linear(EXPERTS, EXPERTS) for _ in range(EXPERTS)])
+        self.used = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(self, x, x > 0)
+
+
+def rows_of_each(m, x, hit):
+    found = torch.zeros_like(x)
+    for number, expert in enumerate(m.experts):
+        mask = hit[:, number]
+        if not mask.any():
+            continue
+        found[mask] += expert(x[mask])
+    return found
+
+
+def two_branches(m, x, hit):
+    for number, expert in enumerate(m.experts):
+        x = torch.relu(expert(x)) if hit[:, number].any() else torch.tanh(x) - number
+    return x
+
+
+def what_was_computed(m, x, hit):
+    found = x
+    for number, expert in enumerate(m.experts):
+        if (found[:, number] > 0).any():
+            found = expert(found) + x
+    return found
+
+
+def an_entry_of_a_dict(m, x, hit):
+    state = {"found": x, "count": 0}
+    for number, expert in enumerate(m.experts):
+        if hit[:, number].any():
+            state["found"] = state["found"] + expert(x)
+    return state["found"]
+
+
+def answers(x: torch.Tensor) -> list[torch.Tensor]:
+    """Return inputs for each combination of columns that are positive somewhere."""
+    inputs = []
+    for bits in range(2**EXPERTS):
+        rows = -x[: 1 + bits % len(x)].abs() - 0.1
+        for number in range(EXPERTS):
+            if bits >> number & 1:
+                rows[number % len(rows), number] = 1 + number
+        inputs.append(rows)
+    return inputs
+
+
+@pytest.mark.parametrize("function", [rows_of_each, two_branches, what_was_computed, an_entry_of_a_dict])
+def test_each_condition_is_kept(function: Callable[..., torch.Tensor]) -> None:
+    torch.manual_seed(0)
+    model = Mixture(function).eval()
+
+    program = export(model, (torch.randn(6, EXPERTS),), dynamic_shapes=({0: "n"},), strategy="both-ways")
+
+    for x in answers(torch.randn(6, EXPERTS)):
+        torch.testing.assert_close(program(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+def a_flag(m, x, hit):
+    found, seen = x, False
+    for number, expert in enumerate(m.experts):
+        if hit[:, number].any():
+            found, seen = found + expert(x), True
+    return found if seen else found - 1
+
+
+def an_attribute(m, x, hit):
+    m.used = False
+    for number, expert in enumerate(m.experts):
+        if hit[:, number].any():
+            x = x + expert(x)
+            m.used = True
+    found, m.used = x if m.used else x - 1, False
+    return found
+
+
+def a_count(m, x, hit):
+    found = []
+    for number, expert in enumerate(m.experts):
+        if hit[:, number].any():
+            found.append(expert(x))
+    return sum(found) + x if len(found) == 2 else x * 0
+
+
+def one_for_the_other(m, x, hit):
+    one, other = x, x * 2
+    for number, expert in enumerate(m.experts):
+        if hit[:, number].any():
+            one, other = other, one
+        one = one + expert(other)
+    return one
+
+
+def the_last_one(m, x, hit):
+    last = -1
+    for number in range(EXPERTS):
+        if hit[:, number].any():
+            x, last = x + 1, number
+    return x * last
+
+
+def a_count_in_a_closure(m, x, hit):
+    calls = [0]
+
+    def called(expert, x):
+        calls[0] += 1
+        return expert(x)
+
+    for number, expert in enumerate(m.experts):
+        if hit[:, number].any():
+            x = x + called(expert, x)
+    return x + calls[0]
+
+
+TOGETHER = [a_flag, an_attribute, a_count, one_for_the_other, the_last_one, a_count_in_a_closure]
+
+
+@pytest.mark.parametrize("function", TOGETHER)
+def test_conditions_that_change_later_code_are_refused(function: Callable[..., torch.Tensor]) -> None:
+    with pytest.raises(CaptureError, match="paths"):
+        export(Mixture(function).eval(), (torch.randn(6, EXPERTS),), dynamic_shapes=({0: "n"},), strategy="both-ways")
