@@ -146,7 +146,24 @@ def computed(m, x):
     return found
 
 
-@pytest.mark.parametrize("function", [less_by_one, written_in_the_body, computed])
-def test_numbers_that_may_be_negative_choose_nothing(function: Callable[..., torch.Tensor]) -> None:
+def the_largest_of_all(m, x):
+    found = torch.zeros_like(x)
+    for index in (m.hit(x) * 100).max().unique():
+        found = found + m.experts[index](x)
+    return found
+
+
+def how_many_of_each(m, x):
+    found, (_, counts) = torch.zeros_like(x), m.gate(x).argmax(-1).unique(return_counts=True)
+    for count in counts:
+        found = found + m.scales[count]
+    return found
+
+
+NOT_KNOWN = [less_by_one, written_in_the_body, computed, the_largest_of_all, how_many_of_each]
+
+
+@pytest.mark.parametrize("function", NOT_KNOWN)
+def test_numbers_that_may_be_negative_or_large_choose_nothing(function: Callable[..., torch.Tensor]) -> None:
     with pytest.raises(CaptureError, match=r"test_chosen_by_data\.py"):
         export(Mixture(function).eval(), (torch.randn(6, 8),), dynamic_shapes=({0: "n"},))

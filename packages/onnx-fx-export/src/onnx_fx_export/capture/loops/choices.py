@@ -16,9 +16,16 @@ import torch
 __all__ = ["Bound", "Bounds", "chosen"]
 
 _MARK = "_onnx_fx_export_bound"
-# The numbers that these find are places along all dimensions, or along the one at this place among the arguments.
+# The numbers that these find are places along all dimensions, or along one: the argument at this place, or this one.
 _EVERYWHERE = ("argwhere", "nonzero", "where")
-_ALONG = {"argmax": 1, "argmin": 1, "argsort": 1, "max": 1, "min": 1, "multinomial": None, "sort": 1, "topk": 2}
+_ALONG: Mapping[str, tuple[int | None, int | None]] = {
+    **dict.fromkeys(("argmax", "argmin", "max", "min"), (1, None)),
+    **dict.fromkeys(("argsort", "sort"), (1, -1)),
+    "multinomial": (None, -1),
+    "topk": (2, -1),
+}
+# Others wrap around what is larger.
+_DTYPES = (torch.int32, torch.int64)
 # These give numbers that are among those that they get.
 _KEEPING = frozenset(
     (
@@ -73,7 +80,7 @@ class Bounds:
         elif isinstance(value, tuple | list):
             for index, part in enumerate(value):
                 self.note(part, bound.part(index))
-        elif isinstance(value, torch.Tensor) and not value.is_floating_point():
+        elif isinstance(value, torch.Tensor) and value.dtype in _DTYPES:
             setattr(value, _MARK, (bound, value._version))
 
     def note_call(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
@@ -87,8 +94,8 @@ class Bounds:
         elif name in _EVERYWHERE and len(args) == 1:
             self.note(result, _largest(first.shape))
         elif name in _ALONG:
-            place = _ALONG[name]
-            given = args[place] if place is not None and len(args) > place else kwargs.get("dim", -1)
+            place, usual = _ALONG[name]
+            given = args[place] if place is not None and len(args) > place else kwargs.get("dim", usual)
             if type(given) is int and first.dim():
                 # Of values and places, these come last.
                 places = result[-1] if isinstance(result, tuple) else result
@@ -96,10 +103,15 @@ class Bounds:
 
     def _kept(self, name: str, args: Sequence[Any], result: Any) -> Bound | None:
         bound = self.of(args[0])
-        if bound is None or _is_one(args[0]) or isinstance(result, tuple):
+        if bound is None or (isinstance(result, tuple) and name != "unbind"):
+            return None
+        if name == "view" and result.dtype != args[0].dtype:
+            return None
+        if _is_one(args[0]) or isinstance(result, tuple):
             return bound
         is_entry = name == "__getitem__" and args[0].dim() == 1 and type(args[1]) is int
-        return bound.part(args[1] % args[0].shape[0] if is_entry else None)
+        size = args[0].shape[0]
+        return bound.part(args[1] % size if is_entry and type(size) is int else None)
 
 
 def _is_one(tensor: torch.Tensor) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import sympy
 
-from onnxops_decomp.exporting.sizes.deciding import deciding_points, deciding_sizes, truths
+from onnxops_decomp.exporting.sizes.deciding import deciding_points, deciding_sizes, first_other, truths
 from onnxops_decomp.exporting.sizes.expressions import condition_holds, names_in_size, parsed_size, symbolic_size
 
 __all__ = ["holds_for_each_size", "simplified"]
@@ -237,6 +237,8 @@ def _short(text: str) -> str:
     if len(names) != 1 or _is_usual(tree):
         return text
     (name,) = names
+    if (bound := first_other(tree, name)) is not None:
+        return f"{name} <= {bound - 1}" if condition_holds(tree, {name: 0}) else f"{name} >= {bound}"
     decided = deciding_sizes([tree])
     if decided is None:
         return text

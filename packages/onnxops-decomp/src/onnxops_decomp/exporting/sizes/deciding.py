@@ -18,7 +18,7 @@ import numpy as np
 
 from onnxops_decomp.exporting.sizes.expressions import condition_holds, value_of_size
 
-__all__ = ["deciding_points", "deciding_sizes", "numbers_in", "truths"]
+__all__ = ["deciding_points", "deciding_sizes", "first_other", "truths"]
 
 # Sizes that are tried in any case: small ones, and those around powers of two.
 _SIZES = (*range(-8, 131), *(2**power + step for power in range(8, 21) for step in (-1, 0, 1)))
@@ -30,6 +30,10 @@ _MOST_OF_TWO = 128
 _LARGEST_OF_SUM = 16
 _FAR = (64, 100, 127, 128, 1009, 4096, 2**20, 2**40)
 _LARGEST_NEAR = 1024
+# Functions that never fall where they are defined.
+_RISING = frozenset({"ceil", "exp", "float", "floor", "log", "log2", "round", "sqrt", "sym_float", "trunc"})
+_RISING |= {f"_sym_{name}" for name in ("exp", "log", "log2", "sqrt")}
+_LARGEST = 2**40
 _CALLS = frozenset({"abs", "ceil", "float", "floor", "max", "min", "round", "sym_float", "trunc"})
 _SIGNS: dict[type, Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq,
@@ -53,14 +57,14 @@ def deciding_sizes(trees: Sequence[ast.expr]) -> list[int] | None:
     """
     if not all(map(_repeats_itself, trees)):
         return None
-    numbers = {number for tree in trees for number in numbers_in(tree)}
+    numbers = {number for tree in trees for number in _numbers_in(tree)}
     near = {value + step for number in numbers for value in (number, 2 * number) for step in (-1, 0, 1)}
     combined = {both for a in numbers for b in numbers for both in (a + b, a * b)}
     period = math.lcm(*map(_period, trees))
     limits = [_limit(part) for tree in trees for part in ast.walk(tree) if isinstance(part, ast.Compare)]
     last = period + 2 * max((bound for bound in limits if bound is not None), default=0)
     limited = [part for tree in trees for part in ast.walk(tree) if _is_limit(part)]
-    windows = {number for part in limited for number in numbers_in(part)}
+    windows = {number for part in limited for number in _numbers_in(part)}
     is_called = any(isinstance(part, ast.Call) for tree in trees for part in ast.walk(tree))
     if last + period * len(windows) > (_MOST_CALLED if is_called else _MOST_TRIED):
         return None
@@ -75,15 +79,70 @@ def deciding_points(trees: Sequence[ast.expr]) -> list[int] | None:
         trees: Conditions that name two dimensions or one of them.
     """
     sums = [tree for tree in trees if not _is_limit(tree)]
-    numbers = {abs(number) for tree in trees for number in numbers_in(tree)}
+    numbers = {abs(number) for tree in trees for number in _numbers_in(tree)}
     if not all(map(_repeats_itself, trees)) or max(numbers, default=0) > _LARGEST_NEAR:
         return None
-    if any(abs(number) > _LARGEST_OF_SUM for tree in sums for number in numbers_in(tree)):
+    if any(abs(number) > _LARGEST_OF_SUM for tree in sums for number in _numbers_in(tree)):
         return None
     period = math.lcm(*map(_period, trees))
     found = {*range(max(32, 2 * period) + 1), *_FAR}
     found |= {number + step for number in numbers for step in (-1, *range(period + 1)) if number + step >= 0}
     return sorted(found) if len(found) <= _MOST_OF_TWO else None
+
+
+def first_other(tree: ast.expr, name: str) -> int | None:
+    """Return the first size where a condition does not say what it does at smaller ones, which it says from there on.
+
+    Args:
+        tree: The condition.
+        name: The dimension that it names.
+
+    Returns:
+        The size; None where none is found, or where it is not known that there is but one.
+    """
+    if not isinstance(tree, ast.Compare) or len(tree.ops) != 1 or isinstance(tree.ops[0], ast.Eq | ast.NotEq):
+        return None
+    sides = (tree.left, *tree.comparators)
+    if not all(map(_rises, sides)) or sum(map(_names_one, sides)) != 1:
+        return None
+    usual, least, end = condition_holds(tree, {name: 0}), 1, _LARGEST
+    if condition_holds(tree, {name: least}) != usual or condition_holds(tree, {name: end}) == usual:
+        return None
+    while end - least > 1:
+        middle = (least + end) // 2
+        least, end = (middle, end) if condition_holds(tree, {name: middle}) == usual else (least, middle)
+    return end
+
+
+def _names_one(tree: ast.expr) -> bool:
+    return any(isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load) for part in _without_functions(tree))
+
+
+def _without_functions(tree: ast.expr) -> list[ast.AST]:
+    called = {id(part.func) for part in ast.walk(tree) if isinstance(part, ast.Call)}
+    return [part for part in ast.walk(tree) if id(part) not in called]
+
+
+def _rises(tree: ast.expr) -> bool:
+    """Tell whether an expression of one dimension never falls as that becomes larger."""
+    match tree:
+        case ast.Name():
+            return True
+        case ast.Constant(value=int() | float()):
+            return True
+        case ast.Call(func=ast.Name(id=name), args=[part]):
+            return name in _RISING and _rises(part)
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            return _rises(left) and _rises(right)
+        case ast.BinOp(left=left, op=ast.Sub(), right=ast.Constant()):
+            return _rises(left)
+        case ast.BinOp(left=left, op=ast.Mult() | ast.Div() | ast.FloorDiv(), right=ast.Constant(value)):
+            return isinstance(value, int | float) and value > 0 and _rises(left)
+        case ast.BinOp(left=ast.Name(), op=ast.Pow(), right=ast.Constant(value)):
+            return isinstance(value, int | float) and value > 0
+        case ast.BinOp(left=ast.Constant(value), op=ast.Mult(), right=right):
+            return isinstance(value, int | float) and value > 0 and _rises(right)
+    return False
 
 
 def truths(tree: ast.expr, sizes: Mapping[str, Sequence[int]]) -> list[bool]:
@@ -102,7 +161,7 @@ def truths(tree: ast.expr, sizes: Mapping[str, Sequence[int]]) -> list[bool]:
     return [condition_holds(tree, dict(zip(sizes, point, strict=True))) for point in zip(*sizes.values(), strict=True)]
 
 
-def numbers_in(tree: ast.AST) -> list[int]:
+def _numbers_in(tree: ast.AST) -> list[int]:
     """Return the integers that a condition has."""
     return [n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and type(n.value) is int]
 
@@ -142,7 +201,7 @@ def _period(tree: ast.expr) -> int:
     for part in ast.walk(tree):
         match part:
             case ast.BinOp(op=ast.Mod() | ast.FloorDiv() | ast.Div(), right=divisor):
-                found *= math.prod(abs(number) for number in numbers_in(divisor) if number)
+                found *= math.prod(abs(number) for number in _numbers_in(divisor) if number)
             case ast.Constant(value=float(number)) if math.isfinite(number):
                 found *= Fraction(number).denominator
     return found
