@@ -122,6 +122,20 @@ def test_short_prompts_are_read_at_once_where_steps_compute_something_else(tmp_p
     np.testing.assert_allclose(next(Generator(folder.path).logits(prompts)), wanted.numpy(), atol=1e-4)
 
 
+def test_short_prompts_are_read_at_once_where_these_alone_have_time_steps_within_limits(tmp_path):
+    # So rarely are time steps smaller that few tokens show no difference.
+    model, prompts = language_model("bamba", time_step_limit=(0.1, float("inf"))), np.array([[5, 9, 4, 7, 6, 3, 8]])
+
+    folder = export_folder(model, tmp_path / "out", engine="onnxruntime", verify=False)
+
+    with torch.no_grad():
+        wanted = model(torch.from_numpy(prompts)).logits[:, -1]
+        model.model.layers[0].mamba.time_step_limit = (0.0, float("inf"))
+        unlimited = model(torch.from_numpy(prompts)).logits[:, -1]
+    np.testing.assert_allclose(next(Generator(folder.path).logits(prompts)), wanted.numpy(), atol=1e-4)
+    assert (wanted - unlimited).abs().max() > 1e-3
+
+
 def test_prompts_that_have_to_be_read_at_once_and_cannot_be_are_refused(tmp_path):
     model = zamba()
     model.config.chunk_size = 0

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from onnx_fx_export.errors import InvalidArgumentError, OnnxExporterError
 from onnx_fx_export.generation.caches import Cache, LayerCache, past_of
 
-__all__ = ["check_place", "check_windows_of_masks", "differ", "keeping_modes", "running"]
+__all__ = ["Limits", "check_place", "check_windows_of_masks", "differ", "keeping_modes", "running"]
 
 # Numbers that differ in their last places are equal but for the order in which they were added up.
 _FEW_PLACES = 64
 # So large that one of thousands of values shows in their mean.
 _MARK = 1e3
 _LONGEST = 300
+# Functions of torch that keep numbers within limits.
+_LIMITING = ("clamp", "clamp_min", "clamp_max", "clip")
 
 
 def check_place(model: Any) -> None:
@@ -100,6 +104,28 @@ def differ(model: Any, found: torch.Tensor, wanted: torch.Tensor, *, much: bool 
     precision = max(torch.finfo(weight.dtype).eps for weight in model.parameters() if weight.is_floating_point())
     rounding = (precision**0.5 if much else _FEW_PLACES * precision) * wanted.abs().max()
     return not bool((found - wanted).abs().max() <= rounding)
+
+
+class Limits(TorchFunctionMode):
+    """Collects the numbers within which code keeps others, whether any of those that it computes are beyond.
+
+    Zero is none of them: about half of the numbers that a random text leads to are beyond, unless none ever is.
+
+    Attributes:
+        found: Finite numbers other than zero.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: set[float] = set()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call a function of torch."""
+        if getattr(func, "__name__", "").rstrip("_") in _LIMITING:
+            given = (*args[1:], *(kwargs or {}).values())
+            self.found |= {float(each) for each in given if isinstance(each, int | float) and each}
+            self.found = set(filter(math.isfinite, self.found))
+        return func(*args, **(kwargs or {}))
 
 
 def check_windows_of_masks(

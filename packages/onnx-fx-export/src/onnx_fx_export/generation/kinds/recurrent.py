@@ -19,7 +19,7 @@ from onnx_fx_export.generation.operators.convolutions import has_convolutions
 from onnx_fx_export.generation.operators.last_token import reading_last
 from onnx_fx_export.generation.operators.recurrences import has_recurrences
 from onnx_fx_export.generation.requirements import transformers
-from onnx_fx_export.generation.trials import differ, running
+from onnx_fx_export.generation.trials import Limits, differ, running
 from onnxops_decomp.exporting import cache_argument
 
 __all__ = ["PROMPT_FILE", "PromptGraph", "Recurrent", "StepGraph"]
@@ -102,15 +102,22 @@ class Recurrent(Decoder):
 
     @functools.cached_property
     def _steps_differ(self) -> bool:
-        """Whether the model makes something else of tokens one by one than of all at once (Zamba 2)."""
+        """Whether the model makes something else of tokens one by one than of all at once (Zamba 2).
+
+        So it does if it limits time steps in one of the ways alone, whether a few tokens tell or not (Nemotron-H).
+        """
         (row,) = self.draw((_READ,))
-        together = self.logits(self.extended({"input_ids": row}, row[:0]))
+        with Limits() as of_prompts:
+            together = self.logits(self.extended({"input_ids": row}, row[:0]))
         graph, states, alone = StepGraph(self.model), self._no_states(), []
-        for place, token in enumerate(torch.from_numpy(row)):
-            with running(self.model):
-                result = graph(token.reshape(1, 1), torch.ones(1, place + 1, dtype=torch.int64), states)
-            logits, states = result["logits"], result["present"]
-            alone.append(logits[0].float())
+        with Limits() as of_steps:
+            for place, token in enumerate(torch.from_numpy(row)):
+                with running(self.model):
+                    result = graph(token.reshape(1, 1), torch.ones(1, place + 1, dtype=torch.int64), states)
+                logits, states = result["logits"], result["present"]
+                alone.append(logits[0].float())
+        if of_prompts.found != of_steps.found:
+            return True
         return bool(together.isfinite().all()) and differ(self.model, torch.cat(alone), together, much=True)
 
     def check_masks(self) -> None:
