@@ -93,13 +93,15 @@ def test_rows_end_where_the_model_ends_them(bart):
     assert len(np.unique(wanted)) > 4  # so that equal tokens say something
 
 
-def test_what_the_decoder_begins_with_may_be_given(bart):
-    model, folder = bart
-    tokens, begun = torch.tensor(TOKENS[1:]), torch.tensor([[1, 9, 3]])
+@pytest.mark.parametrize("begun", [[1, 9, 3], [9, 3], [9], [1]])
+def test_what_the_decoder_begins_with_may_be_given(begun, mbart):
+    model, folder = mbart
+    tokens = torch.tensor(TOKENS[1:])
 
-    found = Generator(folder.path).generate(tokens.numpy(), decoder_input_ids=begun.numpy(), max_new_tokens=9)
+    found = Generator(folder.path).generate(tokens.numpy(), decoder_input_ids=np.array([begun]), max_new_tokens=9)
 
-    wanted = model.generate(tokens, decoder_input_ids=begun, do_sample=False, num_beams=1, max_new_tokens=9)
+    settings = {"do_sample": False, "num_beams": 1, "max_new_tokens": 9}
+    wanted = model.generate(tokens, decoder_input_ids=torch.tensor([begun]), **settings)
     np.testing.assert_array_equal(found, wanted.numpy())
 
 
@@ -121,7 +123,7 @@ def test_a_text_as_long_as_asked_for_ends_as_the_settings_force(forced, most, ba
 def test_the_language_that_the_settings_force_comes_first(mbart):
     model, folder = mbart
 
-    found = Generator(folder.path).generate(np.array(TOKENS[1:]), max_new_tokens=8)
+    found = Generator(folder.path).generate(np.array(TOKENS[1:]), max_new_tokens=9)
 
     wanted = model.generate(torch.tensor(TOKENS[1:]), do_sample=False, num_beams=1, max_new_tokens=9)
     np.testing.assert_array_equal(found, wanted.numpy())

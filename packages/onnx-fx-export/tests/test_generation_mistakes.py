@@ -226,9 +226,31 @@ def test_settings_that_an_engine_does_not_apply_are_named(tmp_path):
     assert unapplied_settings(model, "genai") == ["suppress_tokens"]
     model.generation_config.update(forced_bos_token_id=7, forced_eos_token_id=2, suppress_tokens=None)
     assert unapplied_settings(model, "genai") == ["forced_bos_token_id", "forced_eos_token_id"]
-    assert unapplied_settings(model, "onnxruntime") == ["forced_bos_token_id", "repetition_penalty"]
-    model.config.is_encoder_decoder = True
     assert unapplied_settings(model, "onnxruntime") == ["repetition_penalty"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "genai", "onnxruntime"),
+    [
+        ({"do_sample": True, "min_p": 0.1}, ["min_p"], ["do_sample", "min_p"]),
+        ({"num_beams": 3}, ["num_beams"], ["num_beams"]),
+        ({"cache_implementation": "quantized"}, ["cache_implementation"], ["cache_implementation"]),
+        ({"cache_implementation": "static"}, [], []),
+    ],
+)
+def test_what_an_engine_does_not_apply_depends_on_the_settings(settings, genai, onnxruntime):
+    model = one_layer()
+    model.generation_config.update(**settings)
+
+    assert [unapplied_settings(model, engine) for engine in ("genai", "onnxruntime")] == [genai, onnxruntime]
+
+
+def test_padding_that_ends_texts_and_is_penalized_is_told_of(tmp_path):
+    model = one_layer()
+    model.generation_config.update(repetition_penalty=1.3, pad_token_id=2)
+
+    with pytest.warns(UserWarning, match="counts padding among the tokens that repetition_penalty makes less likely"):
+        export_folder(model, tmp_path / "out", verify=False)
 
 
 def test_tokens_that_a_model_does_not_know_end_no_text(tmp_path):

@@ -72,15 +72,18 @@ _UNAPPLIED: dict[str, Any] = {
     "bad_words_ids": [], "begin_suppress_tokens": [], "constraints": [], "dola_layers": None,
     "encoder_no_repeat_ngram_size": 0, "encoder_repetition_penalty": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0,
     "exponential_decay_length_penalty": None, "force_words_ids": [],
-    "guidance_scale": 1.0, "min_new_tokens": 0, "min_p": 0.0, "penalty_alpha": 0.0, "sequence_bias": {},
+    "guidance_scale": 1.0, "min_new_tokens": 0, "min_p": 0.0,
+    "num_beams": 1,  # GenAI has such a search, which weighs lengths otherwise
+    "penalty_alpha": 0.0, "sequence_bias": {},
     "stop_strings": [], "suppress_tokens": [], "token_healing": False, "top_h": None, "typical_p": 1.0,
     "watermarking_config": None,
 }  # fmt: skip
 # What GenAI applies, and a search for the most likely token at each step does not.
-_OF_GENAI = {"min_length": 0, "no_repeat_ngram_size": 0, "num_beams": 1, "repetition_penalty": 1.0}
-# What the search of this package applies, and GenAI does not; the first is of models with an encoder.
-_OF_ENCODERS: dict[str, Any] = {"forced_bos_token_id": None}
-_OF_GENERATOR: dict[str, Any] = {"forced_eos_token_id": None, **_OF_ENCODERS}
+_OF_GENAI = {"do_sample": False, "min_length": 0, "no_repeat_ngram_size": 0, "repetition_penalty": 1.0}
+# What the search of this package applies, and GenAI does not.
+_OF_GENERATOR: dict[str, Any] = {"forced_bos_token_id": None, "forced_eos_token_id": None}
+# Caches that round keys and values; the others hold them as they are.
+_CACHE, _ROUNDING_CACHES = "cache_implementation", ("quantized",)
 _NAMES = {
     "inputs": {
         "input_ids": "input_ids",
@@ -164,7 +167,7 @@ def genai_config(model: Any, kind: str, decoder: dict[str, Any], **graphs: dict[
         },
         "search": {
             **settings,
-            "early_stopping": True,
+            "early_stopping": given.early_stopping is True,
             "max_length": length,
             "min_length": given.min_length or 0,
             "past_present_share_buffer": False,
@@ -219,12 +222,12 @@ def first_context(model: Any) -> int | None:
 
 
 def unapplied_settings(model: Any, engine: str) -> list[str]:
-    """Return the settings of a model's generation that change the text and that an engine does not apply."""
+    """Return the settings of a model's generation that change the text and that an engine applies otherwise or not."""
     neutral = _UNAPPLIED | (_OF_GENAI if engine == "onnxruntime" else _OF_GENERATOR)
-    if engine == "onnxruntime" and not getattr(model.config, "is_encoder_decoder", False):
-        neutral |= _OF_ENCODERS
-    given = {name: getattr(model.generation_config, name, None) for name in sorted(neutral)}
-    return [name for name, value in given.items() if value is not None and value != neutral[name]]
+    given = {name: getattr(model.generation_config, name, None) for name in neutral}
+    names = [name for name, value in given.items() if value is not None and value != neutral[name]]
+    rounds = getattr(model.generation_config, _CACHE, None) in _ROUNDING_CACHES
+    return sorted([*names, *([_CACHE] if rounds else [])])
 
 
 def stop_tokens(model: Any) -> tuple[list[int], int]:

@@ -59,12 +59,17 @@ _OTHER_FREQUENCIES = (
     "cache filled by fewer tokens does not hold them: the folder takes at most {0} tokens."
 )
 _UNAPPLIED = (
-    "The generation_config of the model sets {0}, which engine={1!r} does not apply: what follows a prompt may differ "
-    "from the model's own generate, which is compared without such settings."
+    "The generation_config of the model sets {0}, which engine={1!r} does not apply as generate does: what follows a "
+    "prompt may differ from the model's own generate, which is compared without such settings."
 )
 _ENDS_AT_PADDING = (
     "The generation_config of the model has no eos_token_id, and ONNX Runtime GenAI ends a text at the padding token "
     "then, which is {0}: set the token that ends a text, or use engine='onnxruntime', which goes on."
+)
+_PENALIZED_PADDING = (
+    "ONNX Runtime GenAI counts padding among the tokens that repetition_penalty makes less likely, and the padding "
+    "token of the model, {0}, also ends a text: generate batches of prompts of equal length, or set another "
+    "pad_token_id."
 )
 _PRECISIONS = ("fp32", "fp16", "int8", "int4")
 _ENGINES = ("genai", "onnxruntime")
@@ -392,6 +397,9 @@ def _warn(kind: Kind, engine: str) -> None:
         warn_user(_OTHER_FREQUENCIES.format(first))
     if ignored := unapplied_settings(kind.model, engine):
         warn_user(_UNAPPLIED.format(", ".join(ignored), engine))
+    penalty = getattr(kind.model.generation_config, "repetition_penalty", None)
+    if engine == "genai" and penalty not in (None, 1.0) and kind.pad in (kind.stop or [kind.pad]):
+        warn_user(_PENALIZED_PADDING.format(kind.pad))
     if engine == "genai" and not kind.shares_caches and kind.counts_padding(kind.context_length()):
         warn_user(_RIGHT_PADDING)
 

@@ -36,6 +36,8 @@ class Generator:
     Attributes:
         config: What ``genai_config.json`` says.
         eyes: What reads images or sounds among the tokens of a text, if the model does.
+        forced_start: Tokens of which the first one follows a text of one token, if the settings force one: behind an
+            encoder, what they say of the language.
         forced_end: Tokens of which the first one ends a text that has become as long as was asked for, if the settings
             force one.
         pads_behind: Whether the model counts the tokens of each row from the start, with padding behind the prompts.
@@ -78,10 +80,8 @@ class Generator:
             prompt.get("shortest", prompt["chunk"] // 2),
         )
         settings = _read(path / _SETTINGS_FILE) if (path / _SETTINGS_FILE).is_file() else {}
-        forced = settings.get("forced_bos_token_id")
-        self._start = [self.config["model"].get("decoder_start_token_id"), *([] if forced is None else [forced])]
-        ends = settings.get("forced_eos_token_id")
-        self.forced_end = [] if ends is None else np.atleast_1d(ends).tolist()
+        self.forced_start = _several(settings.get("forced_bos_token_id"))
+        self.forced_end = _several(settings.get("forced_eos_token_id"))
         self.pads_behind = bool(self.config["search"]["past_present_share_buffer"])
         self.window: int | None = decoder.get("sliding_window", {}).get("window_size")
 
@@ -113,8 +113,8 @@ class Generator:
                 int64: rows and columns of each; or ``image_sizes`` (N, 2), int64, beside the pixels: height and
                 width of each, whose tiles (N, tiles, channels, height, width) it reads then if it was made for them.
                 ``flattened_patches`` (B, patches, numbers), float32, come with an ``attention_mask``.
-                ``decoder_input_ids`` (B, T), int64, are what is generated after an encoder begins with; by default that
-                is the start token, and the language that the settings force.
+                ``decoder_input_ids`` (B, T), int64, are what is generated after an encoder begins with, behind the
+                start token, which they may contain; by default that is the start token alone.
 
         Returns:
             Tokens (B, S + at most ``max_new_tokens``), int64; with an encoder, those of the decoder alone. A row that
@@ -136,8 +136,8 @@ class Generator:
         for step in range(max_new_tokens):
             if step < min_new_tokens:
                 scores[:, stop] = -np.inf
-            if self.forced_end and step + 1 == max_new_tokens:
-                scores = np.tile(np.isin(np.arange(scores.shape[1]), self.forced_end), (len(prompt), 1))
+            if forced := self._forced(prompt.shape[1] + step, last=step + 1 == max_new_tokens):
+                scores = np.tile(np.isin(np.arange(scores.shape[1]), forced), (len(prompt), 1))
             chosen = np.where(ended, self.config["model"]["pad_token_id"], scores.argmax(-1))
             steps.append(chosen[:, None])
             ended |= np.isin(chosen, stop)
@@ -145,6 +145,12 @@ class Generator:
                 break
             scores = logits.send(chosen[:, None])
         return np.concatenate(steps, 1)
+
+    def _forced(self, read: int, *, last: bool) -> list[int]:
+        """Return the tokens of which the settings force one behind ``read`` tokens of a text."""
+        if last and self.forced_end:
+            return self.forced_end
+        return self.forced_start if read == 1 else []
 
     def logits(
         self,
@@ -245,11 +251,14 @@ class Generator:
         tokens = _checked(given["decoder_input_ids"], None)["input_ids"]
         if len(tokens) != batch:
             raise InvalidArgumentError(f"decoder_input_ids has {len(tokens)} rows, and what is encoded has {batch}.")
-        return tokens
+        start = self.first_tokens(batch)
+        if not self.config["model"].get("adds_decoder_start") or (tokens[:, :1] == start).any():
+            return tokens
+        return np.concatenate([start, tokens], 1)
 
     def first_tokens(self, batch: int) -> Tokens:
-        """Return the tokens (B, T) that the decoder of a model with an encoder starts with, int64."""
-        return np.tile(np.array(self._start, np.int64), (batch, 1))
+        """Return the token (B, 1) that the decoder of a model with an encoder starts with, int64."""
+        return np.full((batch, 1), self.config["model"]["decoder_start_token_id"], np.int64)
 
     def _steps(
         self, tokens: Tokens, mask: Tokens, given: Mapping[str, Array], encoded: Mapping[str, Any]
@@ -282,6 +291,11 @@ class Generator:
                 tokens = yield logits
                 mask = np.concatenate([mask, np.ones_like(tokens)], 1)
                 new = reading and reading.read(tokens, mask[:, read:])
+
+
+def _several(tokens: int | list[int] | None) -> list[int]:
+    """Return tokens that settings give as one, as several, or not."""
+    return [] if tokens is None else [tokens] if isinstance(tokens, int) else tokens
 
 
 def _checked(input_ids: Tokens, attention_mask: Tokens | None) -> dict[str, Tokens]:

@@ -68,7 +68,7 @@ def verify_folder(
         VerificationError: If the logits of a prompt or one generated token differ.
     """
     generator, most = Generator(folder), kind.context_length()
-    generator.forced_end = []  # as in the model's own search without its settings
+    generator.forced_start = generator.forced_end = []  # as in the model's own search without its settings
     run = engine_of(engine, folder, generator)
     batch = tuple(min(length, most - 1) for length in _PADDED)
     if kind.reads_padding or (engine == "genai" and _moves(kind, max(batch) + _NEW, behind=generator.pads_behind)):

@@ -160,14 +160,18 @@ class Kind(abc.ABC):
 
     def generate(self, inputs: Mapping[str, torch.Tensor], new: int) -> Tokens:
         """Return what the model's own ``generate`` finds, the most likely token at each step: (``new``,), int64."""
+        result = self.continued(inputs, new)
+        answer: Tokens = result[0, result.shape[1] - new :].numpy()
+        return answer
+
+    def continued(self, inputs: Mapping[str, torch.Tensor], new: int) -> torch.Tensor:
+        """Return all that the model's own ``generate`` returns: (1, T), int64, with ``new`` tokens at the end."""
         settings = transformers().GenerationConfig(
             do_sample=False, max_new_tokens=new, min_new_tokens=new, eos_token_id=self.stop or None,
             pad_token_id=self.pad, use_cache=True,
         )  # fmt: skip
         with running(self.model), _plain_search(self.model):
-            result = self._search(dict(inputs), settings)
-        answer: Tokens = result[0, result.shape[1] - new :].numpy()
-        return answer
+            return self._search(dict(inputs), settings)
 
     def _search(self, inputs: dict[str, torch.Tensor], settings: Any) -> torch.Tensor:
         result: torch.Tensor = self.model.generate(**inputs, generation_config=settings)

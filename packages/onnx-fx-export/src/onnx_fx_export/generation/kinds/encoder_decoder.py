@@ -306,7 +306,16 @@ class EncoderDecoder(Kind):
         kind = self.genai_type or self.model.config.model_type
         config = genai_config(self.model, kind, decoder, encoder=encoder)
         config["model"]["decoder_start_token_id"] = self._start()
+        if self.genai_type is None and self._adds_start():  # GenAI refuses what it does not know
+            config["model"]["adds_decoder_start"] = True
         return config
+
+    def _adds_start(self) -> bool:
+        """Tell whether ``generate`` lets the decoder start with its token where a call says another one."""
+        (row,), start = self.batch((_READ,)).rows, self._start()
+        inputs = self.extended(row, np.zeros(0, np.int64))
+        inputs["decoder_input_ids"] = torch.full((1, 1), int(start == 0))
+        return int(self.continued(inputs, 1)[0, 0]) == start
 
     def settings(self) -> dict[str, dict[str, Any]]:
         """Return how ONNX Runtime GenAI makes what Whisper reads of the samples of a sound."""
