@@ -37,10 +37,28 @@ BY_CAPTURE_ONLY = {
     "gcd as a size": lambda x: x.reshape(math.gcd(x.shape[0], 6), -1),
     "number of steps": lambda x: x[: math.ceil(math.log2(x.shape[0] + 1))],
     "root as a size": lambda x: x[: int(math.sqrt(x.shape[0]))],
+    "next power of two": lambda x: pad(x, 2 ** math.ceil(math.log2(x.shape[0]))),
+    "next power of two by int": lambda x: pad(x, int(2 ** math.ceil(math.log2(x.shape[0])))),
+    "next power of two by bits": lambda x: pad(x, 1 << (x.shape[0] - 1).bit_length()),
+    "power of two below": lambda x: x[: 2 ** int(math.log2(x.shape[0]))],
+    "number of bits": lambda x: x * x.shape[0].bit_length() + (x.shape[0] - 9).bit_length(),
+    "length of a spectrum": lambda x: torch.fft.rfft(x, 2 ** math.ceil(math.log2(2 * x.shape[0])), 0).abs(),
+    "log to a base as a size": lambda x: x[: int(math.log(x.shape[0], 2)) + 1],
+    "shifts by sizes": lambda x: x * (1 << (x.shape[0] % 5)) + (1000 >> (x.shape[0] % 5)),
+    "largest of a sum": lambda x: x * int(x.shape[0] + x.shape[1]),
+    "modf": lambda x: x * math.modf(x.shape[0] / 4)[0] + math.modf(x.shape[0] / 4)[1],
+    "ldexp": lambda x: x * math.ldexp(0.5, x.shape[0]),
+    "comb": lambda x: x * math.comb(x.shape[0], 2) + math.perm(x.shape[0], 3),
+    "not a number": lambda x: x * 2 if math.isnan(x.shape[0] / 2) or math.isinf(x.shape[0]) else x,
+    "finite": lambda x: x * 2 if math.isfinite(x.shape[0]) else x,
+    "root of a tensor": lambda x: x * math.sqrt(x.abs().sum()),
+    "tensor that is not a number": lambda x: x * 2 if math.isnan(x.sum()) else x,
+    "infinite number of data": lambda x: x * 2 if math.isinf(x.sum().item()) else x,
     "log of data": lambda x: x * math.log(x.abs().sum().item() + 1),
     "root of data": lambda x: x * math.sqrt(x.abs().sum().item()),
 }
 CHOICES = {
+    "close numbers": lambda x: math.isclose(x.shape[0] / 3, 3.0),
     "a power of two": lambda x: x.shape[0] & (x.shape[0] - 1) == 0,
     "an odd number": lambda x: x.shape[0] & 1,
     "common bits": lambda x: x.shape[0] & x.shape[1] == 0,
@@ -53,6 +71,10 @@ CHOICES = {
     "a whole part": lambda x: math.floor(x.shape[0] / 3) == 5,
 }
 SIZES = ((4, 3), (7, 5), (16, 2), (1, 3), (9, 1))
+
+
+def pad(x, rows):
+    return torch.nn.functional.pad(x, (0, 0, 0, rows - x.shape[0]))
 
 
 def assert_right(program, function):
@@ -100,6 +122,23 @@ def test_the_size_stays_open_in_a_trace(name) -> None:
             dynamic_axes={"x": {0: "n", 1: "m"}},
         )
     assert_right(program, FUNCTIONS[name])
+
+
+@pytest.mark.parametrize("name", ["tensor that is not a number", "infinite number of data"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, 1.0])
+def test_what_data_decides_is_asked_at_run_time(name, value) -> None:
+    function = BY_CAPTURE_ONLY[name]
+    program = export(FunctionModule(function), (torch.randn(4, 3),), dynamic_shapes=({0: "n", 1: "m"},))
+    x = torch.full((5, 2), value)
+    torch.testing.assert_close(program(x), function(x), equal_nan=True)
+
+
+def test_whole_powers_of_two_are_whole() -> None:
+    function = BY_CAPTURE_ONLY["next power of two"]
+    program = export(FunctionModule(function), (torch.randn(6, 1),), dynamic_shapes=({0: "n"},))
+    sizes = [2**power + more for power in range(2, 21) for more in (-1, 0, 1)]
+    for size in sizes:
+        assert program(torch.zeros(size, 1)).shape[0] == 1 << (size - 1).bit_length()
 
 
 def test_the_functions_are_pythons_again() -> None:

@@ -30,6 +30,7 @@ from onnx_fx_export.capture.torch_private import (
 )
 from onnx_fx_export.inputs.arguments import FunctionModule
 from onnx_fx_export.sizes.fixed import equations_that_fix
+from onnx_fx_export.sizes.numbers.torch_private import logarithm_of, tensors_of_doubles
 from onnx_fx_export.sizes.questions import Sizes
 from onnx_fx_export.torch_private import (
     Writes,
@@ -523,3 +524,24 @@ def test_equations_are_noted_one_listener_inside_the_other() -> None:
         torch.export.export(Fixed(), (torch.ones(6),), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
     assert any("x.reshape(2, 3)" in line for line in lines)
     assert operators
+
+
+def test_logarithms_of_sizes_are_expressions() -> None:
+    env = ShapeEnv()
+    size = env.create_unspecified_symint_and_symbol(
+        6, torch._dynamo.source.ConstantSource("n"), torch.fx.experimental.symbolic_shapes.DimDynamic.DYNAMIC
+    )
+    logarithm = logarithm_of(torch.sym_float(size), "log2")
+    assert type(logarithm.node.expr).__name__ == "OpaqueUnaryFn_log2"
+    assert logarithm.node.hint == pytest.approx(2.584962500721156)
+
+
+def test_tensors_of_sizes_may_be_doubles() -> None:
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            return torch.tensor(x.shape[0] / 2)
+
+    for answer, dtype in ((True, torch.float64), (False, torch.float32)):
+        with replaced([tensors_of_doubles(lambda data, answer=answer: answer)]):
+            program = torch.export.export(Model(), (torch.ones(6),), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
+        assert program.module()(torch.ones(6)).dtype == dtype

@@ -136,7 +136,7 @@ def add_guards(program: torch.export.ExportedProgram, other: torch.export.Export
     ranges.update({symbol: ranges[symbol] & other.range_constraints[symbol] for symbol in common})
 
 
-def hint_of(number: torch.SymBool | torch.SymInt) -> Any:
+def hint_of(number: torch.SymBool | torch.SymInt | torch.SymFloat) -> Any:
     """Return what a symbolic number is for the example, or None where data decides it (``SymNode.hint``)."""
     return number.node.hint if number.node.has_hint() else None
 

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from onnx_fx_export.capture.torch_private import unassigned_buffers
 from onnx_fx_export.errors import MutationError
 from onnx_fx_export.origin import source_line
-from onnx_fx_export.sizes.number_classes import kind_of_number
+from onnx_fx_export.sizes.numbers.number_classes import kind_of_number
 from onnx_fx_export.weights.unallocated import allocated_on_paper
 from onnxops_decomp.exporting import (
     Inventory,

@@ -27,6 +27,7 @@ from onnx_fx_export.errors import CaptureError, DynamicShapeError, MutationError
 from onnx_fx_export.repeats.block_expansion import NotRepeatableError
 from onnx_fx_export.repeats.blocks import has_stacks
 from onnx_fx_export.sizes.fixed import equations_that_fix, numbers_of_the_example
+from onnx_fx_export.sizes.numbers.numpy_functions import computes_with_numpy
 from onnx_fx_export.sizes.questions import Sizes
 from onnx_fx_export.sizes.trial_runs import TrialRuns
 from onnx_fx_export.torch_private import is_dimension_error, undecided_condition
@@ -54,7 +55,8 @@ _OTHER_VALUES = (
 _OTHER_CLASSES = (
     "The program that torch.export captured does not give the model's values: during the capture, a dynamic size "
     "is not an int, and a tensor is not a plain torch.Tensor. Use isinstance() instead of type(), "
-    "torch.compiler.is_exporting() instead of torch.SymInt, and do not use sizes as keys. These lines may be the "
+    "torch.compiler.is_exporting() instead of torch.SymInt, do not use sizes as keys, and use functions of math "
+    "instead of NumPy's, whose results are doubles and make tensors of doubles. These lines may be the "
     "cause:"
 )
 _OTHER_TRANSFORMS = (
@@ -238,7 +240,10 @@ def _not_for_dynamo(attempts: Attempts) -> str:
         return "the state of the model would be lost"
     if attempts.restricted is not None:
         return "it makes numbers of the same sizes"
-    return "the model's own operations fix a dimension" if failure is not None and is_dimension_error(failure) else ""
+    is_fixed = failure is not None and is_dimension_error(failure)
+    # Arrays of NumPy have sizes that are numbers, and for Dynamo they are tensors.
+    is_fixed = is_fixed and not computes_with_numpy(attempts.request.model)
+    return "the model's own operations fix a dimension" if is_fixed else ""
 
 
 # ---- strategies

@@ -28,12 +28,13 @@ from onnx_fx_export.capture.torch_private import (
 from onnx_fx_export.inputs.examples import named_keywords, unmarked, variable_numbers
 from onnx_fx_export.repeats.blocks import LEAST_WITHHELD, RepeatedBlocks, has_stacks
 from onnx_fx_export.repeats.withheld import ParametersNeededError
-from onnx_fx_export.sizes.built_ins import built_ins_of_sizes
 from onnx_fx_export.sizes.decisions import noted_decisions
 from onnx_fx_export.sizes.in_tensors import SizesInTensors
-from onnx_fx_export.sizes.math_functions import math_of_sizes
-from onnx_fx_export.sizes.new_tensors import new_tensors_of_sizes
-from onnx_fx_export.sizes.number_classes import classes_of_numbers
+from onnx_fx_export.sizes.numbers.built_ins import built_ins_of_sizes
+from onnx_fx_export.sizes.numbers.math_functions import math_of_sizes
+from onnx_fx_export.sizes.numbers.new_tensors import new_tensors_of_sizes
+from onnx_fx_export.sizes.numbers.number_classes import classes_of_numbers
+from onnx_fx_export.sizes.numbers.numpy_functions import numpy_of_sizes
 from onnx_fx_export.sizes.questions import SizeQuestion, noted_questions, warn_of_squeezed_data
 from onnx_fx_export.sizes.texts import texts_of_numbers
 from onnx_fx_export.torch_private import (
@@ -141,7 +142,7 @@ def _record(run: Run, *, withhold: bool = False) -> Recorded:
             stack.enter_context(changed())
         if _has_few_equal_calls(request, repeated is not None):
             stack.enter_context(without_cache_of_calls())
-        questions, keys = _watch_sizes(run, numbers, stack)
+        questions, keys, doubles = _watch_sizes(run, numbers, stack)
         stack.enter_context(repeated or contextlib.nullcontext())
         args, kwargs = stack.enter_context(variable_numbers(model, run.example, request.specs))
         for prepared in (named_keywords(model, kwargs), unmarked((args, kwargs)), autocast_inside(model), run.around):
@@ -157,7 +158,7 @@ def _record(run: Run, *, withhold: bool = False) -> Recorded:
         finally:
             if repeated is not None:
                 run.repetitions, run.watched = repeated.repetitions, repeated.watched
-        doubts = [*dict.fromkeys(keys), *state.type_tests()]
+        doubts = [*dict.fromkeys((*keys, *doubles)), *state.type_tests()]
     numbers.check(program)
     if repeated is not None:
         with request.stage(BLOCK_COPIES) if repeated.repetitions else contextlib.nullcontext():
@@ -182,10 +183,10 @@ def _has_few_equal_calls(request: CaptureRequest, repeats: bool) -> bool:
 
 def _watch_sizes(
     run: Run, numbers: SizesInTensors, stack: contextlib.ExitStack
-) -> tuple[list[SizeQuestion] | None, list[str]]:
+) -> tuple[list[SizeQuestion] | None, list[str], list[str]]:
     """Enter what notes how the code uses sizes, and what stands in for calls; return where questions and doubts go."""
     request, model, strict = run.request, run.request.model, run.strict
-    questions, keys = None, list[str]()
+    questions, keys, doubles = None, list[str](), list[str]()
     stack.enter_context(stand_ins())
     stack.enter_context(possibly_empty_results())
     if request.has_dynamic_numbers or strict:
@@ -201,8 +202,9 @@ def _watch_sizes(
             stack.enter_context(numbers)
         for kept in (
             *(registered_results(model), WholeCalls(), dynamic_associative_scan(), recorded_calls(run.calls)),
-            *(texts_of_numbers(), math_of_sizes(model), built_ins_of_sizes(model)),
-            new_tensors_of_sizes(),
+            *(texts_of_numbers(), math_of_sizes(model, numbers.note), built_ins_of_sizes(model)),
+            numpy_of_sizes(model),
         ):
             stack.enter_context(kept)
-    return questions, keys
+        doubles = stack.enter_context(new_tensors_of_sizes()).places
+    return questions, keys, doubles

@@ -82,7 +82,18 @@ def numbers_of_the_example(program: torch.export.ExportedProgram, specs: Sequenc
     sizes = Sizes.of(program, specs)
     free = sizes.hints.keys() - _automatic(program, specs)
     guards = [guard for guard in _equations(sizes) if _has_number(guard) and guard.free_symbols & free]
-    return [f"{guard.lhs} == {guard.rhs}" for guard in guards if any(map(is_of_fractions, guard.args))]
+    numbers = [f"{guard.lhs} == {guard.rhs}" for guard in guards if any(map(is_of_fractions, guard.args))]
+    return [*numbers, *_totals(sizes, free)]
+
+
+def _totals(sizes: Sizes, free: Collection[sympy.Symbol]) -> list[str]:
+    """Return the sizes that are a number less others, as ``int(n + m)`` leaves them: torch solves the equation."""
+    return [
+        f"{symbol} + {constant - rest} == {constant}"
+        for symbol, rest in sizes.replaced.items()
+        if rest.free_symbols & set(free) and (constant := rest.as_coeff_Add()[0]) > 0
+        if rest.could_extract_minus_sign() or (constant - rest).is_Symbol
+    ]
 
 
 def _equations(sizes: Sizes) -> list[sympy.Eq]:

@@ -74,6 +74,13 @@ class _Number:
         return self.of(self.top * other.top, self.bottom * other.bottom, other)
 
 
+@dataclasses.dataclass(frozen=True)
+class _Real:
+    """A number that is no fraction, as a logarithm is."""
+
+    value: torch.SymFloat
+
+
 _Result = _Number | None
 
 
@@ -171,6 +178,10 @@ class SizesInTensors:
     def __exit__(self, *exception: Any) -> None:
         self._stack.close()
 
+    def note(self, tensor: torch.Tensor, number: torch.SymFloat) -> None:
+        """Let what is read from a tensor be a number."""
+        self._note(tensor, _Real(number))
+
     def check(self, program: torch.export.ExportedProgram) -> None:
         """Make sure that what was taken for constant stays what it is.
 
@@ -199,8 +210,8 @@ class SizesInTensors:
         if isinstance(noted, _Number):
             if noted.bottom > 1 or tensor.is_floating_point() or not self._is_decided(noted) or _is_data(noted.top):
                 return None
-        elif noted is None:
-            return None
+        elif not isinstance(noted, _Truth):
+            return None if noted is None else noted.value
         self._used |= noted.buffers
         return noted.top if isinstance(noted, _Number) else noted.answer
 
@@ -208,7 +219,7 @@ class SizesInTensors:
         """Tell whether it is no data: computed with sizes, or with nothing but constants of the model."""
         return number.of_size or (bool(number.buffers) and number.buffers <= self._constants)
 
-    def _note(self, fake: torch.Tensor, number: _Number | _Truth) -> None:
+    def _note(self, fake: torch.Tensor, number: _Number | _Real | _Truth) -> None:
         self._numbers[fake] = (number, fake._version)
 
     def _noted(self, tensor: Any) -> Any:

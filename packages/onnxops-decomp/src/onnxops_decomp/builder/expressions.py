@@ -23,10 +23,10 @@ _INT64, _DOUBLE, _BOOL = ir.DataType.INT64, ir.DataType.DOUBLE, ir.DataType.BOOL
 
 
 def at_sizes(expression: sympy.Basic, sizes: Mapping[sympy.Symbol, int]) -> sympy.Basic | None:
-    """Return what an expression is where symbols have these sizes; None where that is undefined, as x // 0 is."""
+    """Return what an expression is where symbols have these sizes; None where that is undefined, as log(0) is."""
     try:
         return _known_at(frozenset(sizes.items())).value(expression)
-    except (ZeroDivisionError, AssertionError):  # torch's remainders assert that they are taken of no negative number
+    except (ZeroDivisionError, ValueError, AssertionError):  # torch's remainders assert that no number is negative
         return None
 
 
@@ -161,6 +161,11 @@ def _pow(op: NodeWriter, expression: sympy.Basic) -> ir.Value:
     return op.Pow(value, power)
 
 
+def _integer_power(op: NodeWriter, expression: sympy.Basic) -> ir.Value:
+    power = _pow(op, expression)
+    return power if power.dtype == _INT64 else op.cast(op.Round(power), _INT64)
+
+
 def _floor_div(op: NodeWriter, expression: sympy.Basic) -> ir.Value:
     a, b = _operands(op, expression)
     return op.floor_div(a, b)
@@ -219,6 +224,14 @@ def _function(op_type: str) -> Callable[[NodeWriter, sympy.Basic], ir.Value]:
     return emit
 
 
+def _log2(op: NodeWriter, expression: sympy.Basic) -> ir.Value:
+    """Return a logarithm; that of a whole power is whole, which a quotient of logarithms may miss by a rounding."""
+    number = op.cast(emit_expression(op, expression.args[0]), _DOUBLE)
+    quotient = op.Div(op.Log(number), op.constant([math.log(2)], _DOUBLE))
+    whole = op.Round(quotient)
+    return op.Where(op.Equal(op.Pow(op.constant([2.0], _DOUBLE), whole), number), whole, quotient)
+
+
 def _argument(op: NodeWriter, expression: sympy.Basic) -> ir.Value:
     return emit_expression(op, expression.args[0])
 
@@ -251,7 +264,7 @@ _EMITTERS: dict[str, Callable[[NodeWriter, Any], ir.Value]] = {
     "Add": _add,
     "Mul": _chain("Mul"),
     "Pow": _pow,
-    "PowByNatural": _pow,
+    "PowByNatural": _integer_power,
     "FloatPow": _pow,
     "FloorDiv": _floor_div,
     "CleanDiv": _floor_div,
@@ -289,6 +302,7 @@ _EMITTERS: dict[str, Callable[[NodeWriter, Any], ir.Value]] = {
     "OpaqueUnaryFn_sqrt": _function("Sqrt"),
     "OpaqueUnaryFn_exp": _function("Exp"),
     "OpaqueUnaryFn_log": _function("Log"),
+    "OpaqueUnaryFn_log2": _log2,
     "OpaqueUnaryFn_cos": _function("Cos"),
     "OpaqueUnaryFn_sin": _function("Sin"),
     "OpaqueUnaryFn_tanh": _function("Tanh"),

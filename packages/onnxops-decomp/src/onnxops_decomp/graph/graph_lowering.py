@@ -413,6 +413,14 @@ def _true_div(lowering: GraphLowering, a: Any, b: Any) -> Any:
     return mark_number(lowering.op.Div(left, right))
 
 
+def _power(lowering: GraphLowering, a: Any, b: Any) -> Any:
+    """Return a power; that of integers is one, as Python takes none below 0 that is not."""
+    left, right = promote(lowering.op, a, b)
+    power = lowering.op.Pow(lowering.op.cast(left, ir.DataType.DOUBLE), lowering.op.cast(right, ir.DataType.DOUBLE))
+    is_whole = left.dtype == ir.DataType.INT64
+    return mark_number(lowering.op.cast(lowering.op.Round(power), ir.DataType.INT64) if is_whole else power)
+
+
 def _cast_to(dtype: ir.DataType, rounding: str | None = None) -> Callable[..., Any]:
     def emit(lowering: GraphLowering, a: Any) -> Any:
         if not isinstance(a, ir.Value):
@@ -444,6 +452,7 @@ _SCALAR_FUNCTIONS: dict[Any, Callable[..., Any]] = {
     operator.mod: _binary("Mod"),
     operator.floordiv: _floor_div,
     operator.truediv: _true_div,
+    operator.pow: _power,
     operator.eq: _binary("Equal"),
     operator.lt: _binary("Less"),
     operator.gt: _binary("Greater"),

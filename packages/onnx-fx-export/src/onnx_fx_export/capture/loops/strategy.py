@@ -14,7 +14,7 @@ from onnx_fx_export.capture.loops.pieces import PieceLoops
 from onnx_fx_export.capture.loops.recording import RowLoops, place_of
 from onnx_fx_export.capture.torch_export import Recorded, Run, record
 from onnx_fx_export.errors import CaptureError
-from onnx_fx_export.sizes.conversions import WrittenSizes, open_conversions
+from onnx_fx_export.sizes.numbers.conversions import WrittenSizes, open_conversions
 from onnx_fx_export.sizes.trial_runs import TrialRuns
 from onnxops_core.exporting import replaced
 

@@ -29,7 +29,7 @@ from onnx_fx_export.capture.ways.each_way import compare_each_way
 from onnx_fx_export.capture.ways.merging import merge_ways
 from onnx_fx_export.capture.ways.python_state import python_state
 from onnx_fx_export.errors import CaptureError
-from onnx_fx_export.sizes.conversions import numbers_of_tensors
+from onnx_fx_export.sizes.numbers.conversions import numbers_of_tensors
 from onnx_fx_export.sizes.texts import asking_frame
 from onnx_fx_export.sizes.trial_runs import TrialRuns
 from onnx_fx_export.torch_private import (

@@ -218,6 +218,8 @@ def unevaluated(node: ast.AST) -> sympy.Basic:
     match node:
         case ast.Constant(value=int(number)):
             return sympy.Integer(number)
+        case ast.Constant(value=float(number)):
+            return sympy.Float(number)
         case ast.Name(id=name):
             return sympy.Symbol(name)
         case ast.Call(func=ast.Name(id=name), args=parts):

@@ -36,16 +36,20 @@ INTEGER_FUNCTIONS: Mapping[str, Callable[[torch.Tensor, torch.Tensor], torch.Ten
 
 
 def math_stand_ins(
-    homes: Sequence[Any], stands_for_number: Callable[[Any], bool], apply: Callable[..., Any]
+    homes: Sequence[Any],
+    stands_for_number: Callable[[Any], bool],
+    apply: Callable[..., Any],
+    others: Sequence[str] = ("isqrt",),
 ) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
     """Yield what takes the place of the functions of ``math``: the place, the name, and a function.
 
     Args:
         homes: The modules of Python that define a model; functions that these import by name are replaced there too.
         stands_for_number: Tells whether an argument is what a size becomes.
-        apply: Computes a function, given its name and its arguments, if one of these is; ``isqrt`` gives an integer.
+        apply: Computes a function, given its name and its arguments, if one of these is.
+        others: The names of further functions; ``isqrt`` gives an integer.
     """
-    for name in (*MATH_FUNCTIONS, *INTEGER_FUNCTIONS, "isqrt"):
+    for name in (*MATH_FUNCTIONS, *INTEGER_FUNCTIONS, *others):
         usual = getattr(math, name)
         stand_in = _stand_in(name, usual, stands_for_number, apply)
         yield math, name, stand_in
@@ -53,12 +57,11 @@ def math_stand_ins(
             yield from ((home, key, stand_in) for key, value in list(vars(home).items()) if value is usual)
 
 
-@functools.cache
 def _stand_in(
     name: str, usual: Callable[..., float], stands_for_number: Callable[[Any], bool], apply: Callable[..., Any]
 ) -> Callable[..., Any]:
     @functools.wraps(usual)
-    def function(*args: Any) -> Any:
-        return apply(name, *args) if any(map(stands_for_number, args)) else usual(*args)
+    def function(*args: Any, **options: Any) -> Any:
+        return apply(name, *args, **options) if any(map(stands_for_number, args)) else usual(*args, **options)
 
     return function

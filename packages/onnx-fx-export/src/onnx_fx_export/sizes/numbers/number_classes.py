@@ -8,10 +8,12 @@ captured is compared with the model.
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 
 from onnx_fx_export.sizes.texts import MACHINERY, asking_frame
@@ -53,11 +55,26 @@ def kind_of_number(value: Any) -> type | None:
     return _CLASSES.get(type(value))
 
 
+def _as_dtype(number: Any, dtype: Any) -> Any:
+    """Return a number that a function of NumPy gave as one of another dtype."""
+    convert: Callable[[Any], Any] | None = {"i": torch.sym_int, "f": torch.sym_float}.get(np.dtype(dtype).kind)
+    if convert is None or np.dtype(dtype).itemsize < _BYTES:
+        raise TypeError(f"A dynamic size cannot be made a number of {np.dtype(dtype)}; use int64 or float64.")
+    return convert(number)
+
+
+_BYTES = 8
+# What NumPy's numbers have, and Python's have not.
+_OF_NUMPY: Mapping[str, Callable[..., Any]] = {"astype": _as_dtype, "item": lambda number: number}
+
+
 def _with_class(kind: type) -> Callable[[Any, str], Any]:
     usual, number, frame_of = object.__getattribute__, _CLASSES[kind], sys._getframe
 
     def attribute(self: Any, name: str) -> Any:
         # Mostly torch asks, tens of thousands of times.
+        if name in _OF_NUMPY and asking_frame(frame_of(1)):
+            return functools.partial(_OF_NUMPY[name], self)
         if name == "__class__" and frame_of(1).f_code.co_filename not in MACHINERY and asking_frame(frame_of(1)):
             return number
         return usual(self, name)
