@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from onnx_fx_export import OnnxExporterError, export
+from onnx_fx_export.inputs.arguments import FunctionModule
 
 DIMS = ({0: "rows"}, {0: "pieces"})
 LENGTHS = ([3, 4], [5], [1, 2, 3], [2, 0, 2, 1])
@@ -141,3 +142,84 @@ def written(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
 def test_what_is_not_the_same_for_each_piece_is_refused(function: Callable[..., Any]) -> None:
     with pytest.raises(OnnxExporterError):
         export(Model(function), (torch.randn(7, 4), torch.tensor([3, 4])), dynamic_shapes=DIMS)
+
+
+# ---- pieces of one size, of a dimension whose size is dynamic
+
+
+def of_four(x: torch.Tensor) -> torch.Tensor:
+    return torch.cat([part.softmax(1) for part in x.split(4, 1)], 1)
+
+
+def of_four_by_keyword(x: torch.Tensor) -> torch.Tensor:
+    return torch.cat([part.cumsum(1) for part in torch.split(x, split_size_or_sections=4, dim=-2)], dim=1)
+
+
+def means(x: torch.Tensor) -> torch.Tensor:
+    return torch.stack([part.sum(1) for part in x.split(4, 1)], 1)
+
+
+def padded_pieces(x: torch.Tensor) -> torch.Tensor:
+    return torch.stack([F.pad(part, (0, 0, 0, 4 - part.shape[1])) for part in x.split(4, 1)], 1)
+
+
+def of_two_tensors(x: torch.Tensor) -> torch.Tensor:
+    found = []
+    for part, other in zip(x.split(4, 1), (x + 1).split(4, 1), strict=True):
+        found.append(F.scaled_dot_product_attention(part, other, other))
+    return torch.cat(found, dim=1)
+
+
+def twice(x: torch.Tensor) -> torch.Tensor:
+    return torch.cat([part - part.sum(1, keepdim=True) for part in of_four(x).split(3, 1)], 1)
+
+
+def with_new_tensors(x: torch.Tensor) -> torch.Tensor:
+    return torch.cat([part @ torch.ones(3, 2) + torch.arange(2) for part in x.split(4, 1)], 1)
+
+
+def between_others(x: torch.Tensor) -> torch.Tensor:
+    return torch.cat([x[:, :1], *(part * 2 for part in x.split(4, 1)), x], 1)
+
+
+def between_other_rows(x: torch.Tensor) -> torch.Tensor:
+    return torch.stack([x[:, 0], *(part.sum(1) for part in x.split(4, 1))], 1)
+
+
+EVEN = [of_four, of_four_by_keyword, means, padded_pieces, of_two_tensors, twice, with_new_tensors]
+
+
+@pytest.mark.parametrize("function", [*EVEN, between_others, between_other_rows])
+@pytest.mark.parametrize("example", [8, 9])
+def test_pieces_of_one_size_with_a_rest(function: Callable[..., Any], example: int) -> None:
+    program = export(FunctionModule(function), (torch.randn(2, example, 3),), dynamic_shapes=({0: "batch", 1: "n"},))
+    for size in (1, 2, 3, 4, 5, 7, 8, 9, 12, 15):
+        x = torch.randn(3, size, 3)
+        torch.testing.assert_close(program(x), function(x))
+
+
+@pytest.mark.parametrize("function", [means, lambda x: torch.stack([part.sum(1) for part in x.chunk(4, 1)], 1)])
+def test_as_many_pieces_as_there_are(function: Callable[..., Any]) -> None:
+    x = torch.randn(2, 9, 3)
+    program = export(FunctionModule(function), (x,), dynamic_shapes=({1: "n"},), strategy="open-sizes")
+    for size in range(14):
+        x = torch.randn(2, size, 3)
+        torch.testing.assert_close(program(x), function(x))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.split(4, 1)[0] * 2,
+        lambda x: x * len(x.split(4, 1)),
+        lambda x: torch.cat([part * place for place, part in enumerate(x.split(4, 1))], 1),
+        lambda x: sum(part.sum(1) for part in x.split(4, 1)),
+        lambda x: torch.cat([*reversed([*x.split(4, 1)])], 1),
+        lambda x: next(iter(x.split(4, 1))) + 1,
+        lambda x: torch.cat([part * number for number, part in zip((1, 2), x.split(8, 1), strict=True)], 1),
+        lambda x: torch.cat([a.sum(1, keepdim=True) * b for a, b in zip(x.split(8, 1), x.split(5, 1), strict=True)], 1),
+    ],
+)
+def test_what_differs_between_pieces_of_one_size_is_refused(function: Callable[..., Any]) -> None:
+    with pytest.raises(OnnxExporterError):
+        export(FunctionModule(function), (torch.randn(2, 9, 3),), dynamic_shapes=({0: "batch", 1: "n"},))

@@ -325,7 +325,24 @@ def _is_same(one: object, other: object, constants: Mapping[str, Any]) -> bool:
     first, second = (constants.get(node.name) for node in (one, other))
     if isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor):
         return torch.equal(first, second)
-    return one is other
+    return one is other or (_is_made_anew(one) and _is_made_anew(other) and _are_equal_calls(one, other, constants))
+
+
+def _is_made_anew(node: torch.fx.Node) -> bool:
+    """Tell whether a call makes a tensor of numbers alone, as ``ones`` does, which nothing writes to or shows."""
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded in target.tags:
+        return False
+    operands = [operand.meta.get("val") for operand in node.all_input_nodes]
+    schemas = [getattr(user.target, "_schema", None) for user in node.users]
+    is_plain = not any(isinstance(operand, torch.Tensor) for operand in operands)
+    return is_plain and all(s is not None and not any(a.alias_info for a in s.arguments) for s in schemas)
+
+
+def _are_equal_calls(one: torch.fx.Node, other: torch.fx.Node, constants: Mapping[str, Any]) -> bool:
+    first, second = (pytree.tree_leaves((node.args, node.kwargs)) for node in (one, other))
+    is_alike = one.target == other.target and len(first) == len(second)
+    return is_alike and all(_is_same(a, b, constants) for a, b in zip(first, second, strict=True))
 
 
 def submodule(home: torch.fx.GraphModule, name: str, module: torch.fx.GraphModule) -> str:

@@ -3,7 +3,8 @@
 Sequences of different lengths that stand behind each other in one tensor are mostly taken apart by
 ``torch.split(x, lengths.tolist())``, computed one by one, and joined by ``torch.cat``. While a model is captured, such
 a split gives two pieces of unknown lengths, whatever their number: what is computed of the second shows that the code
-does the same for each. :mod:`onnx_fx_export.capture.loops.joining` makes one loop of it.
+does the same for each. Pieces of one size, as ``x.split(4)`` and ``x.chunk(4)`` leave of a dynamic size with a shorter
+one at the end, are such pieces too. :mod:`onnx_fx_export.capture.loops.joining` makes one loop of it.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ _NAMESPACE = "onnx_fx_export_pieces"
 #: How many pieces stand for all.
 COPIES = 2
 _SPLITS = (torch.split, torch.Tensor.split, torch.split_with_sizes, torch.Tensor.split_with_sizes)
+_CHUNKS = (torch.chunk, torch.Tensor.chunk)
 _JOINS = (torch.cat, torch.concat, torch.concatenate, torch.stack)
 
 
@@ -74,6 +76,9 @@ class _Pieces(tuple[Any, ...]):
     __len__ = __getitem__ = __bool__ = __contains__ = _refuse
 
 
+_Parts = tuple[list[torch.Tensor], _Loop, list[torch.Tensor], list[torch.Tensor]]
+
+
 class PieceLoops(TorchFunctionMode):
     """Records what is done to pieces while it is active.
 
@@ -86,6 +91,8 @@ class PieceLoops(TorchFunctionMode):
         super().__init__()
         self._is_within, self._others = is_within, listed
         self._known: dict[tuple[int, int], _Lengths] = {}
+        # Those of pieces of one size, by that size and what is split.
+        self._even: dict[tuple[str, int, str], _Lengths] = {}
         # What was computed of a piece: of which loop, and of which of its pieces. Kept, as other objects may have the
         # identity of one that is gone.
         self._computed: dict[int, tuple[torch.Tensor, _Loop, int]] = {}
@@ -105,10 +112,19 @@ class PieceLoops(TorchFunctionMode):
         kwargs = kwargs or {}
         if func in _SPLITS and isinstance(sizes := _second(args, kwargs), _Lengths):
             return self._pieces(args[0], sizes.loop, _dim(args, kwargs, 2))
+        if (lengths := self._of_one_size(func, args, kwargs)) is not None:
+            return self._pieces(args[0], lengths.loop, _dim(args, kwargs, 2))
         if func in _JOINS and (parts := self._parts(args, kwargs)) is not None:
-            joined = self._joined(func, *parts, _dim(args, kwargs, 1))
-            if joined is not None:
+            before, loop, of_pieces, after = parts
+            joined = self._joined(func, loop, of_pieces, _dim(args, kwargs, 1))
+            if joined is not None and not before and not after:
                 return joined
+            if joined is not None:
+                dim = _dim(args, kwargs, 1)
+                others = [
+                    [torch.stack(each, dim)] if func is torch.stack and each else each for each in (before, after)
+                ]
+                return torch.cat([*others[0], joined, *others[1]], dim)
         result = func(*args, **kwargs)
         self._note((args, kwargs), result)
         return result
@@ -128,6 +144,20 @@ class PieceLoops(TorchFunctionMode):
             self._known[key] = _Lengths(loop)
         return self._known[key]
 
+    def _of_one_size(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Lengths | None:
+        """Return the lengths of the pieces into which ``split`` and ``chunk`` take a dynamic size; None for others."""
+        known = _second(args, kwargs)
+        if func not in (*_SPLITS, *_CHUNKS) or type(known) is not int or not args or self._is_within():
+            return None
+        total = args[0].shape[_dim(args, kwargs, 2)]
+        if not isinstance(total, torch.SymInt):
+            return None
+        key = str(func in _CHUNKS), known, str(total)
+        if key not in self._even:
+            size = torch.sym_max((total + known - 1) // known, 1) if func in _CHUNKS else known
+            self._even[key] = self._lengths(_even_lengths(total, size, known if func in _CHUNKS else 1))
+        return self._even[key]
+
     def _pieces(self, whole: torch.Tensor, loop: _Loop, dim: int) -> _Pieces:
         loop.total, found = whole.shape[dim], []
         for copy, places in enumerate(loop.places):
@@ -146,18 +176,25 @@ class PieceLoops(TorchFunctionMode):
                 _, loop, copy = self._computed[id(leaves[0])]
                 self._computed[id(tensor)] = (tensor, loop, copy)
 
-    def _parts(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[_Loop, list[torch.Tensor]] | None:
-        """Return the parts that are joined, and their loop; None if they are not what was computed of each piece."""
+    def _parts(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Parts | None:
+        """Return what is joined: what comes first, the loop, what was computed of each of its pieces, and what is last.
+
+        None if that is not joined.
+        """
         given = args[0] if args else kwargs.get("tensors")
         if not self._known or not isinstance(given, list | tuple):
             return None
         parts = [*given]
         found = [self._computed.get(id(part)) for part in parts]
-        if len(found) != COPIES or any(each is None or each[2] != copy for copy, each in enumerate(found)):
+        places = [place for place, each in enumerate(found) if each is not None]
+        if len(places) != COPIES or places != [*range(places[0], places[0] + COPIES)]:
             return None
-        loops = [each[1] for each in found if each is not None]
-        alike = len({loop.number for loop in loops}) == 1 and len({(x.dtype, x.dim()) for x in parts}) == 1
-        return (loops[0], parts) if alike else None
+        of_pieces, known = [parts[place] for place in places], [each for each in found if each is not None]
+        loops = [loop for _, loop, _ in known]
+        alike = len({loop.number for loop in loops}) == 1 and len({(x.dtype, x.dim()) for x in of_pieces}) == 1
+        if not alike or [copy for _, _, copy in known] != [*range(COPIES)]:
+            return None
+        return parts[: places[0]], loops[0], of_pieces, parts[places[-1] + 1 :]
 
     def _joined(self, func: Any, loop: _Loop, parts: list[torch.Tensor], dim: int) -> torch.Tensor | None:
         """Return all parts in one tensor; None if it is not known what size that has."""
@@ -182,6 +219,16 @@ class PieceLoops(TorchFunctionMode):
         return joined
 
 
+def _even_lengths(total: torch.SymInt, size: int | torch.SymInt, of_nothing: int) -> torch.Tensor:
+    """Return the lengths of pieces of one size, of which the last has what is left; so many where there is nothing."""
+    whole = torch.ops.aten.full.default([1], total, dtype=torch.int64)
+    # A number that data decides: of one computed from a size torch would assume that it is 2 or more.
+    count = torch.where(whole == 0, of_nothing, (whole + size - 1) // size).item()
+    torch._check(count >= 0)
+    lengths: torch.Tensor = (whole - torch.arange(count) * size).clamp(min=0, max=size)
+    return lengths
+
+
 def _is_open(tensor: torch.Tensor) -> bool:
     """Tell whether a tensor holds integers of which there may be any number."""
     integers = not tensor.dtype.is_floating_point and not tensor.dtype.is_complex and tensor.dtype != torch.bool
@@ -190,7 +237,7 @@ def _is_open(tensor: torch.Tensor) -> bool:
 
 def _second(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return the sizes that a tensor is split into."""
-    names = ("split_size_or_sections", "split_size", "split_sizes")
+    names = ("split_size_or_sections", "split_size", "split_sizes", "chunks")
     return args[1] if len(args) > 1 else next((kwargs[name] for name in names if name in kwargs), None)
 
 
