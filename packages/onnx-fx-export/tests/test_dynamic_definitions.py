@@ -40,6 +40,8 @@ CASES: dict[str, tuple[Callable[..., Any], Inputs, Any]] = {
     ),
     "tensor_split": (lambda x: torch.tensor_split(x, 3), matrix, (BOTH,)),
     "tensor_split of columns": (lambda x: x.tensor_split(sections=2, dim=-1), matrix, (BOTH,)),
+    "fill_diagonal_": (lambda x: x.clone().fill_diagonal_(2.0), matrix, (BOTH,)),
+    "fill_diagonal_ of a square": (lambda x: (x @ x.T).fill_diagonal_(0) + 1, matrix, (BOTH,)),
     "multi_dot": (
         lambda *x: torch.linalg.multi_dot(x),
         lambda n, m: (torch.randn(n, 3), torch.randn(3, m), torch.randn(m)),

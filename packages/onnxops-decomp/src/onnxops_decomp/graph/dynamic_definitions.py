@@ -118,6 +118,14 @@ def _resize_as_(input: torch.Tensor, other: torch.Tensor, **options: Any) -> tor
     return input
 
 
+def _fill_diagonal_(input: torch.Tensor, fill_value: Any, wrap: bool = False) -> torch.Tensor:
+    """See ``torch.Tensor.fill_diagonal_``; of a matrix it is the diagonal alone, unless it goes on below."""
+    if input.dim() != 2 or wrap:
+        return input.fill_diagonal_(fill_value, wrap)
+    input.diagonal().fill_(fill_value)
+    return input
+
+
 def _cdist(x1: torch.Tensor, x2: torch.Tensor, p: float = 2.0, compute_mode: str | None = None) -> torch.Tensor:
     """See ``torch.cdist``; without the mode that chooses by the number of rows how the same distances are computed."""
     return torch.cdist(x1, x2, p, compute_mode="donot_use_mm_for_euclid_dist")
@@ -208,6 +216,7 @@ DYNAMIC_DEFINITIONS: Mapping[Any, Callable[..., Any]] = {
     **_transform_definitions(),
     torch.gradient: gradient,
     PAD_SEQUENCE: _pad_sequence,
+    torch.Tensor.fill_diagonal_: _fill_diagonal_,
     torch.resize_as_: _resize_as_,
     torch.Tensor.resize_as_: _resize_as_,
     **_max_pool_definitions(),
