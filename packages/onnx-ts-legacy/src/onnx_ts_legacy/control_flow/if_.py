@@ -11,7 +11,7 @@ import onnx_ir as ir
 import sympy
 import torch
 
-from onnx_ts_legacy.control_flow.junctions import BranchJunction, SharedMemory
+from onnx_ts_legacy.control_flow.junctions import BranchJunction, SharedContents
 from onnx_ts_legacy.control_flow.plans import Plan
 from onnx_ts_legacy.errors import ProgramRaisesError
 from onnx_ts_legacy.graph.parts import node_branches
@@ -122,7 +122,7 @@ def _merge(
     context: ConversionContext, condition: RuntimeBool, branches: list[Branch], junction: BranchJunction
 ) -> list[Any]:
     targets = list(dict.fromkeys((*branches[0].changes, *branches[1].changes)))
-    shared = SharedMemory()
+    shared = SharedContents()
     sides: list[list[Plan]] = []
     for branch in branches:
         with _reentered(context, branch):
@@ -135,7 +135,7 @@ def _merge(
     taken = [plan.take(context, values) for plan in plans]
     count = len(branches[0].results)
     for target, state in zip(targets, taken[count:], strict=True):
-        context.heap.write(target, state)
+        context.heap.merge(target, state)
     shared.link(taken)
     return taken[:count]
 

@@ -10,7 +10,7 @@ import onnx_ir as ir
 import torch
 
 from onnx_ts_legacy.calls.number_lists import kind_of_numbers
-from onnx_ts_legacy.control_flow import plans
+from onnx_ts_legacy.control_flow import object_plans, plans
 from onnx_ts_legacy.control_flow.plans import Joiner, Optional, Plan, Poisoned, Same, Unset, wide
 from onnx_ts_legacy.errors import ControlFlowError, ScriptValueError
 from onnx_ts_legacy.state.attributes import attribute_before, read_attribute
@@ -25,6 +25,7 @@ from onnx_ts_legacy.state.values import (
     RuntimeBool,
     RuntimeFloat,
     SequenceState,
+    Shared,
     Stale,
     Storage,
     Tensor,
@@ -33,7 +34,7 @@ from onnx_ts_legacy.state.values import (
 )
 from onnxops_decomp.exporting import to_ir
 
-__all__ = ["BranchJunction", "Junction", "LoopJunction", "SharedMemory"]
+__all__ = ["BranchJunction", "Junction", "LoopJunction", "SharedContents"]
 
 _KNOWN = (bool, int, float, str, torch.device, torch.dtype)
 _NUMBERS = (bool, int, float, torch.SymInt, RuntimeBool, RuntimeFloat)
@@ -64,16 +65,16 @@ class Junction(Joiner):
     def of_object(self, target: Mutable, state: Any) -> Plan:
         """Return the plan of the contents ``state`` of an object that is older than the node."""
         if isinstance(state, Poison):
-            return Poisoned(state)
+            return object_plans.StaleContents(state) if isinstance(target, ListRef | DictRef) else Poisoned(state)
         if isinstance(target, Storage):
             if not isinstance(state, Stale):
-                return plans.Memory(target)
+                return object_plans.Memory(target)
             self._stale.add(target)
-            return plans.StaleMemory(state)
+            return object_plans.StaleContents(state)
         if isinstance(target, ObjectRef):
-            return plans.Attributes(target, {name: self.of_variable(value) for name, value in state.items()})
+            return object_plans.Attributes(target, {name: self.of_variable(value) for name, value in state.items()})
         if isinstance(target, Tensor):
-            return plans.Referent(target, state, self.of_variable(plans.detached(target, state)))
+            return object_plans.Referent(target, state, self.of_variable(object_plans.detached(target, state)))
         return self._contents(state)
 
     def _contents(self, state: Any) -> Plan:
@@ -118,7 +119,8 @@ class Junction(Joiner):
         if isinstance(value, tuple):
             return plans.Group({key: self.of_variable(item) for key, item in enumerate(value)}, tuple)
         if isinstance(value, ListRef | DictRef):
-            return plans.NewContainer(type(value), self._contents(value.state))
+            aliases = tuple(other for other in value.shown if self.is_outer(other))
+            return plans.NewContainer(type(value), self._contents(value.state), aliases)
         return None
 
     # ---- what holds on several paths
@@ -127,8 +129,8 @@ class Junction(Joiner):
         if isinstance(first, Same) and isinstance(second, Same) and self._is_same(first.value, second.value):
             return first
         a, b = wide(first), wide(second)
-        if isinstance(a, plans.StaleMemory) or isinstance(b, plans.StaleMemory):
-            return a if isinstance(a, plans.StaleMemory) else second
+        if isinstance(a, object_plans.StaleContents) or isinstance(b, object_plans.StaleContents):
+            return a if isinstance(a, object_plans.StaleContents) else second
         if isinstance(a, Poisoned) or isinstance(b, Poisoned):
             raise (a if isinstance(a, Poisoned) else cast(Poisoned, b)).poison.error()
         if isinstance(a, Unset) or isinstance(b, Unset):
@@ -256,13 +258,13 @@ class LoopJunction(Junction):
         return self.of_variable(attribute_before(self._context, target, name))
 
 
-# ---- memory that several variables show
+# ---- what several variables show
 
 Path = tuple[Any, ...]
 
 
-class SharedMemory:
-    """Which of the variables at a junction, by their places, may show one memory on some path."""
+class SharedContents:
+    """Which of the variables at a junction, by their places, may show one memory, list or dict on some path."""
 
     def __init__(self) -> None:
         self._pairs: set[tuple[Path, Path]] = set()
@@ -270,41 +272,42 @@ class SharedMemory:
     def note(self, variables: Sequence[Any]) -> bool:
         """Note what the variables of a path share, and tell whether that is nothing new."""
         known = len(self._pairs)
-        places: dict[Storage, list[Path]] = {}
-        for path, storage in _memories(tuple(variables)):
-            places.setdefault(storage, []).append(path)
-        for storage, paths in places.items():
-            others = [other for shown in storage.shown for other in places.get(shown, ())]
+        places: dict[Shared, list[Path]] = {}
+        for path, shared in _shown(tuple(variables)):
+            places.setdefault(shared, []).append(path)
+        for shared, paths in places.items():
+            others = [other for same in shared.shown for other in places.get(same, ())]
             self._pairs.update((a, b) for a in paths for b in others if a != b)
         return len(self._pairs) == known
 
     def link(self, variables: Sequence[Any]) -> None:
-        """Link the memories of variables that may show one."""
-        found = dict(_memories(tuple(variables)))
+        """Link what may be one memory, list or dict."""
+        found = dict(_shown(tuple(variables)))
         for first, second in self._pairs:
             a, b = _nearest(found, first), _nearest(found, second)
             if a is not None and b is not None:
                 a.link(b)
 
 
-def _memories(value: Any, path: Path = ()) -> Iterator[tuple[Path, Storage]]:
-    """Yield the memories behind a variable, each with its place in it."""
+def _shown(value: Any, path: Path = ()) -> Iterator[tuple[Path, Shared]]:
+    """Yield the memories, lists and dicts behind a variable, each with its place in it, which begins with its kind."""
     if isinstance(value, Tensor):
         if not isinstance(value.state, Poison):
-            yield path, value.storage
+            yield (Storage, *path), value.storage
     elif isinstance(value, SequenceState):
-        yield path, value.memory
+        yield (Storage, *path), value.memory
     elif isinstance(value, Maybe):
-        yield from _memories(value.value, path)
+        yield from _shown(value.value, path)
     elif isinstance(value, ListRef | DictRef):
-        yield from _memories(value.state, path)
+        yield (type(value), *path), value
+        yield from _shown(value.state, path)
     elif isinstance(value, tuple | dict):
         for key, item in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from _memories(item, (*path, key))
+            yield from _shown(item, (*path, key))
 
 
-def _nearest(found: Mapping[Path, Storage], path: Path) -> Storage | None:
-    """Return the memory at a place; a sequence has one memory for all of its items."""
-    while path and path not in found:
+def _nearest(found: Mapping[Path, Shared], path: Path) -> Shared | None:
+    """Return what is at a place; a sequence has one memory for all of its items."""
+    while path and path not in found and path[0] is Storage:
         path = path[:-1]
     return found.get(path)

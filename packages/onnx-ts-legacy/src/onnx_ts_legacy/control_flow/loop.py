@@ -13,7 +13,7 @@ from typing import Any
 import onnx_ir as ir
 
 from onnx_ts_legacy.control_flow.if_ import abandon
-from onnx_ts_legacy.control_flow.junctions import LoopJunction, SharedMemory
+from onnx_ts_legacy.control_flow.junctions import LoopJunction, SharedContents
 from onnx_ts_legacy.control_flow.loop_guesses import first_objects, first_plans
 from onnx_ts_legacy.control_flow.plans import Plan
 from onnx_ts_legacy.errors import ControlFlowError, ProgramRaisesError
@@ -88,7 +88,7 @@ class _Loop:
         self._junction = LoopJunction(context)
         self._plans = first_plans(self._junction, block, carried)
         self._objects = first_objects(context, self._junction, block)
-        self._shared = SharedMemory()
+        self._shared = SharedContents()
         self._shared.note(carried)
 
     def convert(self) -> list[Any]:
@@ -129,7 +129,7 @@ class _Loop:
         context = self._context
         iteration = context.metadata.runtime_int(op.scope.inputs[0])
         for target, plan in self._objects.items():
-            context.heap.write(target, plan.enter(context))
+            context.heap.merge(target, plan.enter(context))
         inputs = [plan.enter(context) for plan in self._plans]
         self._shared.link(inputs)
         try:
@@ -182,7 +182,7 @@ class _Loop:
     def _take(self, values: Iterator[ir.Value]) -> list[Any]:
         context = self._context
         for target, plan in self._objects.items():
-            context.heap.write(target, plan.take(context, values))
+            context.heap.merge(target, plan.take(context, values))
         variables = [plan.take(context, values) for plan in self._plans]
         self._shared.link(variables)
         return variables

@@ -19,48 +19,42 @@ import torch
 from onnx_ts_legacy.calls.number_lists import as_vector
 from onnx_ts_legacy.calls.sequences import own_sequence, require_in_body, sequence_state
 from onnx_ts_legacy.errors import ControlFlowError, ScriptValueError
-from onnx_ts_legacy.state.attributes import read_attribute
 from onnx_ts_legacy.state.context import ConversionContext
 from onnx_ts_legacy.state.numbers import number_value, runtime_number
 from onnx_ts_legacy.state.pairs import held_as, held_dims
 from onnx_ts_legacy.state.slots import unnamed
 from onnx_ts_legacy.state.values import (
-    Content,
     DictRef,
     ListRef,
     Maybe,
     ObjectRef,
     Poison,
     RuntimeBool,
-    Stale,
     Storage,
     Tensor,
     Uninitialized,
     VectorState,
     presence,
 )
-from onnx_ts_legacy.state.variables import content_value, size_of, value_of, zeros
+from onnx_ts_legacy.state.variables import size_of, value_of, zeros
 from onnxops_decomp.exporting import to_ir
 
 __all__ = [
-    "Attributes",
     "Carried",
     "Group",
     "Joiner",
     "ListContents",
     "ListItems",
-    "Memory",
     "NewContainer",
     "Number",
     "Optional",
     "Plan",
     "Poisoned",
-    "Referent",
     "Same",
     "Sequence",
-    "StaleMemory",
     "Unset",
     "Vector",
+    "next_shaped",
     "wide",
 ]
 
@@ -189,7 +183,7 @@ class Number(Plan):
         return [number_value(context, value)]
 
     def take(self, context: ConversionContext, values: Iterator[ir.Value]) -> Any:
-        return runtime_number(context, _next_shaped(values, ()))
+        return runtime_number(context, next_shaped(values, ()))
 
     def joined(self, other: Number, joiner: Joiner) -> Plan:
         if other.dtype != self.dtype:
@@ -256,7 +250,7 @@ class Carried(Plan):
 
     def take(self, context: ConversionContext, values: Iterator[ir.Value]) -> Any:
         forms = self.forms(context)
-        return self._variable(context, _next_shaped(values, self._dims(context, forms)), forms)
+        return self._variable(context, next_shaped(values, self._dims(context, forms)), forms)
 
     def joined(self, other: Carried, joiner: Joiner) -> Plan:
         if self.dtype != other.dtype:
@@ -285,7 +279,7 @@ def _common_sizes(first: Sizes, second: Sizes) -> Sizes:
     return first if all(same) else tuple(a if kept else None for a, kept in zip(first, same, strict=True))
 
 
-def _next_shaped(values: Iterator[ir.Value], dims: tuple[Any, ...] | None) -> ir.Value:
+def next_shaped(values: Iterator[ir.Value], dims: tuple[Any, ...] | None) -> ir.Value:
     """Return the next output of a node, its shape set; what all paths share has one already."""
     value = next(values)
     if value.shape is None and dims is not None:
@@ -309,7 +303,7 @@ class Optional(Plan):
         return [number_value(context, present), *self.value.leave(context, inner)]
 
     def take(self, context: ConversionContext, values: Iterator[ir.Value]) -> Any:
-        present = RuntimeBool(_next_shaped(values, ()))
+        present = RuntimeBool(next_shaped(values, ()))
         return Maybe(present, self.value.take(context, values))
 
     def joined(self, other: Optional, joiner: Joiner) -> Plan:
@@ -473,20 +467,34 @@ class Sequence(ListContents):
 
 
 class NewContainer(Plan):
-    """A list or dict that some path made."""
+    """A list or dict that is not the same one on all paths.
 
-    def __init__(self, kind: type[ListRef] | type[DictRef], contents: Plan) -> None:
-        self.kind, self.contents = kind, contents
+    Attributes:
+        kind: Which of the two.
+        contents: What it holds.
+        aliases: Lists or dicts beside the node that it may be.
+    """
+
+    def __init__(
+        self, kind: type[ListRef] | type[DictRef], contents: Plan, aliases: tuple[ListRef | DictRef, ...] = ()
+    ) -> None:
+        self.kind, self.contents, self.aliases = kind, contents, aliases
         self.called = "a list" if kind is ListRef else "a dict"
 
+    def _made(self, context: ConversionContext, state: Any) -> Any:
+        made: Any = self.kind(context.heap, state)
+        for other in self.aliases:
+            made.link(other)
+        return made
+
     def enter(self, context: ConversionContext) -> Any:
-        return self.kind(context.heap, self.contents.enter(context))
+        return self._made(context, self.contents.enter(context))
 
     def leave(self, context: ConversionContext, value: Any) -> list[ir.Value]:
         return self.contents.leave(context, value if isinstance(value, Uninitialized) else value.state)
 
     def take(self, context: ConversionContext, values: Iterator[ir.Value]) -> Any:
-        return self.kind(context.heap, self.contents.take(context, values))
+        return self._made(context, self.contents.take(context, values))
 
     def joined(self, other: NewContainer, joiner: Joiner) -> Plan:
         if self.kind is not other.kind:
@@ -494,104 +502,10 @@ class NewContainer(Plan):
         contents = joiner.join(self.contents, other.contents)
         if isinstance(contents, Poisoned):
             return contents
-        return self if contents is self.contents else NewContainer(self.kind, contents)
+        aliases = tuple(dict.fromkeys((*self.aliases, *other.aliases)))
+        fits = contents is self.contents and len(aliases) == len(self.aliases)
+        return self if fits else NewContainer(self.kind, contents, aliases)
 
     def filled(self, joiner: Joiner) -> Plan:
         contents = self.contents.filled(joiner)
-        return self if contents is self.contents else NewContainer(self.kind, contents)
-
-
-# ---- contents of objects that are older than the node
-
-
-class Memory(Plan):
-    """Contents of the memory of a tensor."""
-
-    def __init__(self, target: Storage) -> None:
-        self.target = target
-
-    def _dims(self, context: ConversionContext) -> tuple[Any, ...] | None:
-        fake = self.target.fake
-        if fake is None:
-            return None
-        return held_dims(context.metadata.symbols.dims(fake), fake.dtype)
-
-    def _content(self, value: ir.Value) -> Content:
-        fake = self.target.fake
-        return Content(value if fake is None else held_as(value, fake.dtype))
-
-    def enter(self, context: ConversionContext) -> Any:
-        if self.target.fake is None:
-            raise ControlFlowError("A tensor that may have several ranks is changed in place in a loop.")
-        return self._content(context.op.input("carried", to_ir(self.target.fake.dtype), self._dims(context)))
-
-    def leave(self, context: ConversionContext, value: Any) -> list[ir.Value]:
-        return [content_value(context, value)]
-
-    def take(self, context: ConversionContext, values: Iterator[ir.Value]) -> Any:
-        return self._content(_next_shaped(values, self._dims(context)))
-
-
-@dataclasses.dataclass(eq=False)
-class StaleMemory(Plan):
-    """Contents of a memory that is written to through another one, so that they must not be read."""
-
-    content: Stale
-
-    def take(self, context: ConversionContext, values: Iterator[ir.Value]) -> Any:
-        return self.content
-
-
-class Attributes(Plan):
-    """Attributes of an object that some path changes."""
-
-    def __init__(self, target: ObjectRef, items: dict[str, Plan]) -> None:
-        self.target, self.items = target, items
-
-    def enter(self, context: ConversionContext) -> Any:
-        return {**self.target.state, **{name: plan.enter(context) for name, plan in self.items.items()}}
-
-    def leave(self, context: ConversionContext, value: Any) -> list[ir.Value]:
-        now = {name: read_attribute(context, self.target, name) for name in self.items}
-        return [output for name, plan in self.items.items() for output in plan.leave(context, now[name])]
-
-    def take(self, context: ConversionContext, values: Iterator[ir.Value]) -> Any:
-        return {**self.target.state, **{name: plan.take(context, values) for name, plan in self.items.items()}}
-
-    def joined(self, other: Attributes, joiner: Joiner) -> Plan:
-        names = dict.fromkeys((*self.items, *other.items))
-        first, second = (
-            {name: plan.items.get(name) or joiner.attribute_before(self.target, name) for name in names}
-            for plan in (self, other)
-        )
-        items = joiner.join_items(first, second)
-        return self if items is first and len(names) == len(self.items) else Attributes(self.target, items)
-
-
-class Referent(Plan):
-    """What a tensor variable refers to, of which a path changed the shape in place."""
-
-    def __init__(self, target: Tensor, state: Any, variable: Plan) -> None:
-        self.target, self.state, self.variable = target, state, variable
-
-    def leave(self, context: ConversionContext, value: Any) -> list[ir.Value]:
-        return self.variable.leave(context, value if isinstance(value, Uninitialized) else detached(self.target, value))
-
-    def take(self, context: ConversionContext, values: Iterator[ir.Value]) -> Any:
-        taken = self.variable.take(context, values)
-        return taken.state if isinstance(taken, Tensor) else taken
-
-    def joined(self, other: Referent, joiner: Joiner) -> Plan:
-        if self.state[0] is not other.state[0]:
-            return Referent(self.target, self.state, joiner.join(self.variable, other.variable))
-        possible = {id(form) for form in (*self.state[1], *other.state[1])}
-        forms = tuple(form for form in self.target.forms if id(form) in possible) or self.target.forms
-        state = (self.state[0], forms)
-        return Referent(self.target, state, Same(detached(self.target, state), None))
-
-
-def detached(target: Tensor, state: Any) -> Tensor:
-    """Return a variable of its own for what a tensor variable refers to in ``state``."""
-    copy = object.__new__(Tensor)
-    copy.state, copy.frame = state, target.frame
-    return copy
+        return self if contents is self.contents else NewContainer(self.kind, contents, self.aliases)

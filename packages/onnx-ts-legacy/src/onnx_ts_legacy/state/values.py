@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
 import onnx_ir as ir
 import sympy
@@ -34,6 +34,7 @@ __all__ = [
     "RuntimeBool",
     "RuntimeFloat",
     "SequenceState",
+    "Shared",
     "Stale",
     "Storage",
     "Tensor",
@@ -58,6 +59,31 @@ class Mutable:
     def __init__(self, heap: Heap, state: Any) -> None:
         self.state = state
         self.frame = heap.frame
+
+
+class Shared(Mutable):
+    """Something that several variables may show, as is known only at run time.
+
+    Attributes:
+        aliases: Others of its kind that are the same as this one on some paths of the program.
+    """
+
+    __slots__ = ("aliases",)
+
+    def __init__(self, heap: Heap, state: Any) -> None:
+        super().__init__(heap, state)
+        self.aliases: set[Self] = set()
+
+    def link(self, other: Self) -> None:
+        """Note that the two may be the same: once one is written to, the other must not be read any more."""
+        if other is not self:
+            self.aliases.add(other)
+            other.aliases.add(self)
+
+    @property
+    def shown(self) -> list[Self]:
+        """This one and those that it may be the same as."""
+        return [self, *self.aliases]
 
 
 Changes = dict[Mutable, Any]
@@ -86,7 +112,14 @@ class Heap:
         return frozenset((0, *(number for number, _ in self._frames)))
 
     def write(self, target: Mutable, state: Any) -> None:
-        """Replace the contents of ``target``."""
+        """Replace the contents of ``target``; other lists or dicts that it may be must not be read any more."""
+        self.merge(target, state)
+        if isinstance(target, ListRef | DictRef):
+            for other in target.aliases:
+                self.merge(other, _STALE)
+
+    def merge(self, target: Mutable, state: Any) -> None:
+        """Replace the contents of ``target`` by what several paths left there, with what each knew of its aliases."""
         if self._frames and target.frame != self.frame:
             self._frames[-1][1].setdefault(target, target.state)
         for written in self._watched:
@@ -184,37 +217,24 @@ class Stale:
         return ScriptValueError(self.reason)
 
 
-class Storage(Mutable):
+class Storage(Shared):
     """Memory of a tensor that is not a view of another one; ``state`` is a :class:`Content`, or :class:`Stale`.
 
     Attributes:
         fake: Form of it; None while that is not settled.
         origin: Name of the input or attribute that the memory belongs to, or None.
-        aliases: Other memories that are the same as this one on some paths of the program.
         line: Where the program last wrote to it; empty where that is not known.
     """
 
-    __slots__ = ("aliases", "fake", "line", "origin", "start")
+    __slots__ = ("fake", "line", "origin", "start")
 
     def __init__(
         self, heap: Heap, value: ir.Value | None, fake: Any, *, origin: Any = None, number: Any = None
     ) -> None:
         super().__init__(heap, Content(value, number))
         self.fake, self.origin = fake, origin
-        self.aliases: set[Storage] = set()
         self.start: Content = self.state
         self.line = ""
-
-    def link(self, other: Storage) -> None:
-        """Note that the two may be the same memory: once one is written to, the other must not be read any more."""
-        if other is not self:
-            self.aliases.add(other)
-            other.aliases.add(self)
-
-    @property
-    def shown(self) -> list[Storage]:
-        """This memory and those that it may be the same as."""
-        return [self, *self.aliases]
 
     @property
     def is_changed(self) -> bool:
@@ -371,7 +391,7 @@ class VectorState:
         return dtype
 
 
-class ListRef(Mutable):
+class ListRef(Shared):
     """A list; ``state`` is a tuple of its elements, a :class:`SequenceState` or a :class:`VectorState`."""
 
     __slots__ = ()
@@ -391,7 +411,7 @@ class ListRef(Mutable):
         return items
 
 
-class DictRef(Mutable):
+class DictRef(Shared):
     """A dict; ``state`` is a dict that is never changed in place."""
 
     __slots__ = ()
@@ -492,3 +512,9 @@ def presence(value: Any) -> tuple[Any, Any]:
     if isinstance(value, Maybe):
         return value.present, value.value
     return (False, Uninitialized()) if value is None or isinstance(value, Uninitialized) else (True, value)
+
+
+_STALE = Poison(
+    "A list or dict is read after it was changed through another variable that is the same one on only some paths of "
+    "the program, depending on a condition known only at run time; copy it before it is changed."
+)
