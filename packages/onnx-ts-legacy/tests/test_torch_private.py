@@ -143,7 +143,8 @@ def test_what_tracing_does_not_record_is_replaced_while_it_runs_and_for_its_thre
         seen.extend(name in vars(torch.Tensor) for name in ("data", "set_"))
         return x.data
 
-    with private.recorded_aliases(lambda what: TypeError(what)), private.recorded_aliases(lambda what: TypeError(what)):
+    aliases = [private.recorded_aliases(lambda what: TypeError(what)) for _ in range(2)]
+    with private.recording(), aliases[0], aliases[1]:
         graph = private.trace_graph(read, [torch.ones(2)], {})
 
     assert seen == [False, True, True]
@@ -153,17 +154,39 @@ def test_what_tracing_does_not_record_is_replaced_while_it_runs_and_for_its_thre
     assert torch.atleast_1d(torch.tensor(3.0)).tolist() == [3.0]
 
 
-def test_a_trace_is_recorded_as_long_as_the_program_runs() -> None:
+def test_what_another_thread_traces_for_itself_is_as_ever() -> None:
+    seen: list[str] = []
+
+    def trace() -> None:
+        seen.append(str(torch.jit.trace(lambda x: x.data * 2, torch.ones(3)).inlined_graph))
+
+    def run_apart(x: torch.Tensor) -> torch.Tensor:
+        other = threading.Thread(target=trace)
+        other.start()
+        other.join()
+        return x.data
+
+    trace()
+    with private.recording(), private.recorded_aliases(lambda what: TypeError(what)):
+        run_apart(torch.ones(2))
+
+    assert seen[0].replace("detach", "") == seen[0]
+    assert seen[1] == seen[0]
+
+
+def test_a_trace_is_recorded_for_an_export_as_long_as_the_program_runs() -> None:
     seen: list[bool] = []
 
     def program(x: torch.Tensor) -> torch.Tensor:
         seen.append(private.traces())
         return x * x.size(0)
 
+    with private.recording():
+        private.trace_graph(program, [torch.zeros(2)], {})
+        assert not private.traces()
     private.trace_graph(program, [torch.zeros(2)], {})
 
-    assert seen == [True]
-    assert not private.traces()
+    assert seen == [True, False]
 
 
 def test_no_mode_sees_that_the_rank_of_a_tensor_is_asked_for() -> None:

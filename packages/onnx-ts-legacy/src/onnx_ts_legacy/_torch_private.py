@@ -11,6 +11,7 @@ import functools
 import logging
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
@@ -355,7 +356,8 @@ def recorded_aliases(refused: Callable[[str], Exception]) -> contextlib.Abstract
     Args:
         refused: Makes the exception for what a trace cannot hold, given its name.
     """
-    return replaced(_replacements(refused))
+    # Each leaves threads alone that record no trace.
+    return replaced(_replacements(refused), in_all_threads=True)
 
 
 def recorded_symbolics() -> contextlib.AbstractContextManager[None]:
@@ -393,9 +395,22 @@ def _replacements(refused: Callable[[str], Exception]) -> list[tuple[Any, str, A
     return found
 
 
+_recorder = threading.local()
+
+
+@contextlib.contextmanager
+def recording() -> Iterator[None]:
+    """Let this thread record traces for an export in the body, other than those that a program makes for itself."""
+    before, _recorder.is_this = getattr(_recorder, "is_this", False), True
+    try:
+        yield
+    finally:
+        _recorder.is_this = before
+
+
 def traces() -> bool:
-    """Tell whether this thread records a trace (``torch._C._get_tracing_state``)."""
-    return torch._C._get_tracing_state() is not None
+    """Tell whether this thread records a trace for an export (``torch._C._get_tracing_state``)."""
+    return torch._C._get_tracing_state() is not None and getattr(_recorder, "is_this", False)
 
 
 def rank_of(tensor: torch.Tensor) -> int:

@@ -28,8 +28,10 @@ class _Place:
         self.owner, self.name = owner, name
         self.own = vars(owner).get(name, _MISSING)
         self.usual = _inherited(owner, name) if self.own is _MISSING else self.own
-        if self.usual is _MISSING or _is_computed(owner.__class__, name):
+        is_stored = self.usual is not _MISSING and not _is_computed(owner.__class__, name)
+        if not is_stored:
             self.usual = getattr(owner, name)
+        self.is_lasting = is_stored and _stays(owner)
         self.replacements: tuple[tuple[int | None, Any], ...] = ()
         self.installed: Any = _MISSING
         self.dispatching: Any = _MISSING
@@ -37,8 +39,7 @@ class _Place:
     def is_as_before(self) -> bool:
         """Tell whether what is in place now is what was there when it was made."""
         own = vars(self.owner).get(self.name, _MISSING)
-        usual = _inherited(self.owner, self.name) if own is _MISSING else own
-        return own is self.own and usual is self.usual and not _is_computed(self.owner.__class__, self.name)
+        return own is self.own and (own is not _MISSING or _inherited(self.owner, self.name) is self.usual)
 
     def current(self) -> Any:
         """Return what the running thread is to see."""
@@ -53,7 +54,9 @@ class _Place:
             return
         if self.replacements:
             thread, value = self.replacements[-1]
-            is_of_thread = thread is not None or any(thread is not None for thread, _ in self.replacements)
+            is_of_thread = thread is not None
+            if len(self.replacements) > 1:
+                is_of_thread = any(thread is not None for thread, _ in self.replacements)
             if is_of_thread and _is_function(value):
                 if self.dispatching is _MISSING:
                     self.dispatching = _dispatching(self, value)
@@ -122,9 +125,10 @@ def replaced(replacements: Sequence[tuple[Any, str, Any]], *, in_all_threads: bo
     entered: list[tuple[_Place, tuple[int | None, Any]]] = []
     with _lock:
         for owner, name, value in replacements:
-            place = _places.get((id(owner), name))
+            key = id(owner), name
+            place = _places.get(key)
             if place is None:
-                place = _places[id(owner), name] = _place(owner, name)
+                place = _places[key] = _place(key, owner)
             entry = (thread, value)
             place.replacements = (*place.replacements, entry)
             place.install()
@@ -137,21 +141,26 @@ def replaced(replacements: Sequence[tuple[Any, str, Any]], *, in_all_threads: bo
                 _leave(place, entry)
 
 
-def _place(owner: Any, name: str) -> _Place:
-    idle = _idle.pop((id(owner), name), None)
-    return idle if idle is not None and idle.is_as_before() else _Place(owner, name)
+def _place(key: tuple[int, str], owner: Any) -> _Place:
+    idle = _idle.pop(key, None)
+    return idle if idle is not None and idle.is_as_before() else _Place(owner, key[1])
 
 
 def _leave(place: _Place, entry: tuple[int | None, Any]) -> None:
-    kept = list(place.replacements)
-    del kept[next(index for index in reversed(range(len(kept))) if kept[index] is entry)]
+    kept: list[tuple[int | None, Any]] = []
+    if len(place.replacements) > 1:
+        kept = list(place.replacements)
+        del kept[next(index for index in reversed(range(len(kept))) if kept[index] is entry)]
     place.replacements = tuple(kept)
     place.install()
     if not kept:
-        del _places[id(place.owner), place.name]
+        key = id(place.owner), place.name
+        del _places[key]
         place.installed = _MISSING
-        if callable(place.dispatching) and _stays(place.owner):
-            _idle[id(place.owner), place.name] = place
+        if place.is_lasting:
+            if not callable(place.dispatching):
+                place.dispatching = _MISSING
+            _idle[key] = place
 
 
 def _stays(owner: Any) -> bool:

@@ -7,8 +7,9 @@ a list that the program gives are recorded.
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import BuiltinFunctionType, ModuleType
+from types import BuiltinFunctionType, CodeType
 from typing import Any
 
 import torch
@@ -67,16 +68,33 @@ def _arguments(schema: Any, place: int | str) -> Iterator[Any]:
 
 
 def expanding_functions() -> list[tuple[Any, str, Any]]:
-    """Return replacements of what ``torch.nn.functional`` calls by itself, which no mode of torch sees."""
+    """Return replacements of what torch's functions in Python call by themselves, which no mode of torch sees."""
     functional = torch.nn.functional
-    return [(functional, name, _expanding(name, usual)) for name, usual in _builtins(functional)]
+    found = ((name, original(functional, name)) for name in _called_inside())
+    return [(functional, name, _expanding(name, usual)) for name, usual in found if type(usual) is BuiltinFunctionType]
 
 
-def _builtins(module: ModuleType) -> Iterator[tuple[str, Callable[..., Any]]]:
-    for name in list(vars(module)):
-        usual = original(module, name)
-        if isinstance(usual, BuiltinFunctionType) and hasattr(torch.ops.aten, name):
-            yield name, usual
+@functools.cache
+def _called_inside() -> tuple[str, ...]:
+    """Return the operators in ``torch.nn.functional`` that functions of torch in Python may call.
+
+    A mode sees the others as well, which only code of models and modules calls.
+    """
+    inside = {
+        name
+        for owner in (torch.functional, torch.nn.functional, torch.nn.init, torch.Tensor)
+        for value in vars(owner).values()
+        for name in _names_in(getattr(inspect.unwrap(value) if callable(value) else value, "__code__", None))
+    }
+    return tuple(name for name in vars(torch.nn.functional) if name in inside and hasattr(torch.ops.aten, name))
+
+
+def _names_in(code: Any) -> Iterator[str]:
+    """Yield the names of globals and attributes that some code and what is defined in it may read."""
+    if isinstance(code, CodeType):
+        yield from code.co_names
+        for part in code.co_consts:
+            yield from _names_in(part)
 
 
 @functools.cache

@@ -374,19 +374,23 @@ _active = threading.local()
 
 
 @contextmanager
-def reported_frozen_values(refuses: bool = False, keeps: bool = False) -> Iterator[FrozenValues]:
+def reported_frozen_values(
+    keep: Callable[[Any, Sequence[Any], Mapping[str, Any]], None], refuses: bool = False, keeps: bool = False
+) -> Iterator[FrozenValues]:
     """Collect what the trace that is recorded meanwhile freezes, and warn of it at the end.
 
     Args:
+        keep: Called with each function of torch that is called meanwhile, and its arguments, before it runs.
         refuses: Whether :meth:`FrozenValues.checked` refuses what the data decides.
         keeps: Whether it refuses what state decides that is kept from one call to the next.
     """
     values = FrozenValues(refuses, keeps)
     before, _active.values = getattr(_active, "values", None), values
     lose = None if refuses else values.lose
-    watched = WatchedCalls(values.may_be_size, lose, values.add_decision, values.add_parts)
+    watched = WatchedCalls(values.may_be_size, lose, values.add_decision, values.add_parts, keep)
     try:
-        with warnings.catch_warnings(), replaced(_replacements()), watched, watched_threads(values.add_thread):
+        functions = replaced(_replacements(), in_all_threads=True)
+        with warnings.catch_warnings(), functions, watched, watched_threads(values.add_thread):
             warnings.simplefilter("always", private.TracerWarning)
             warnings.showwarning = functools.partial(_show, values, warnings.showwarning)
             yield values
@@ -428,7 +432,7 @@ def _recorded_calls(value: Any, place: str) -> int:
 
 
 def _replacements() -> tuple[tuple[Any, str, Any], ...]:
-    # Asked for anew, because a program may have replaced a function since the last export.
+    # Asked for anew, because a program may have replaced some. They leave threads alone that record no trace.
     tensor = torch.Tensor
     return (
         *((owner, name, _noticed(original(owner, name), _add_result(name))) for owner, name in _PYTHON_RESULTS),

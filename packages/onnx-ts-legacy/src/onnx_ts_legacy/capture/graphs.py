@@ -357,7 +357,8 @@ def _traced(
         _recordable(),
         autocast.recorded(),
         kept_state(model) as found,
-        reported_frozen_values(refuses, state == "io") as frozen,  # sees the model's calls, not those of the others
+        # Sees the model's calls, not those of the others.
+        reported_frozen_values(found.keep, refuses, state == "io") as frozen,
     ):
         dynamic = [()] * len(tensors) if dynamic_axes is None else dynamic_axes(named, absent)
         begin = partial(frozen.begin, dynamic=dynamic, weights=found.weights)
@@ -388,7 +389,7 @@ def _recordable() -> Iterator[None]:
     """Let a model do nothing in the body that a trace cannot hold where there is another way."""
     recorded = (private.recorded_aliases(_unrecorded), private.recorded_symbolics(), private.scripting_of_originals())
     with contextlib.ExitStack() as stack:
-        for context in (onnx_export(), unfused_layers(), *recorded):
+        for context in (onnx_export(), unfused_layers(), private.recording(), *recorded):
             stack.enter_context(context)
         yield
 

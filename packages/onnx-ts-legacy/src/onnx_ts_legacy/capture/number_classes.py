@@ -48,19 +48,21 @@ def isinstance_of_numbers(is_traced: Callable[[], bool]) -> Callable[[Any, Any],
     Args:
         is_traced: Tells whether this thread records a trace of it.
     """
-    usual = original(builtins, "isinstance")
+    usual: Callable[[Any, Any], bool] = original(builtins, "isinstance")
+    # All code that runs during a trace asks this.
+    kind, tensor = type, torch.Tensor
 
     @functools.wraps(usual)
     def function(value: Any, kinds: Any, /) -> bool:
         if (
-            type(value) is torch.Tensor
+            kind(value) is tensor
             and is_traced()
             and private.rank_of(value) == 0
-            and _is_asked_by_model(sys._getframe(2))
+            and _is_asked_by_model(sys._getframe(1))
         ):
             number = _number_like(value)
-            return bool(usual(value if number is None else number, kinds))
-        return bool(usual(value, kinds))
+            return usual(value if number is None else number, kinds)
+        return usual(value, kinds)
 
     return function
 
@@ -72,7 +74,8 @@ def functions_of_numbers(homes: Sequence[ModuleType]) -> Iterator[None]:
     Args:
         homes: The modules of Python that define the model.
     """
-    with replaced([*_stand_ins(homes)]):
+    # Each leaves threads alone that record no trace.
+    with replaced([*_stand_ins(homes)], in_all_threads=True):
         yield
 
 

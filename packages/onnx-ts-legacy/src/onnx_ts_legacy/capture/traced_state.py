@@ -45,17 +45,20 @@ class TracedState:
         model: The module or function.
         inventory: What it can reach.
         contents: What keeps the contents of its tensors.
+
+    Attributes:
+        keep: Keeps what a call of torch may write to; to be called with the function and its arguments before it runs.
+        changed: Names of the tensors that a call of the model changes, once it was traced.
     """
 
     def __init__(self, model: Any, inventory: Inventory, contents: KeptContents) -> None:
         self._watch = StateWatch(inventory, resizable=True)
-        self._inventory, self._contents = inventory, contents
+        self._inventory, self._contents, self.keep = inventory, contents, contents.keep
         self._registries = Registries(model)
         self._values: list[Any] = []
         self._rebound: list[Rebound] = []
         self._entered: list[torch.Tensor] = []
         self.changed: set[str] = set()
-        """Names of the tensors that a call of the model changes, once it was traced."""
 
     @property
     def places(self) -> list[StatePlace]:
@@ -200,11 +203,11 @@ class TracedState:
 
 @contextmanager
 def kept_state(model: Any) -> Iterator[TracedState]:
-    """Undo what runs of the model do to it and to what it reaches."""
+    """Undo what runs of the model do to it and to what it reaches, as far as :attr:`TracedState.keep` hears of it."""
     with kept_inventory(model) as inventory:
         contents = KeptContents([*inventory.weights.values(), *inventory.tensors.values()])
         try:
-            with contents, identities_of_numbers(inventory.functions, kind_of_number):
+            with identities_of_numbers(inventory.functions, kind_of_number):
                 yield TracedState(model, inventory, contents)
         finally:
             contents.restore()

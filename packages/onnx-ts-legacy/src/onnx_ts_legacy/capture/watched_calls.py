@@ -68,6 +68,7 @@ class WatchedCalls(TorchFunctionMode):
         lose: Called with each tensor that a call takes as a number which the trace does not hold, if with anything.
         notice: Called with each Python value, in the frame of the call, and with these numbers.
         divide: Called with the parts of a tensor, and with their number as sizes decide it.
+        keep: Called with each function and its arguments before it runs, also while nothing is recorded.
     """
 
     def __init__(
@@ -76,8 +77,10 @@ class WatchedCalls(TorchFunctionMode):
         lose: Callable[[torch.Tensor], None] | None,
         notice: Notice,
         divide: Callable[[torch.Tensor, Sequence[torch.Tensor]], None],
+        keep: Callable[[Any, Sequence[Any], Mapping[str, Any]], None],
     ) -> None:
         super().__init__()
+        self._keep = keep
         self._divide = divide
         self._is_size = is_size
         self._lose = lose
@@ -87,6 +90,7 @@ class WatchedCalls(TorchFunctionMode):
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        self._keep(func, args, kwargs)
         if not private.traces():
             return func(*args, **kwargs)
         name = name_of(func)

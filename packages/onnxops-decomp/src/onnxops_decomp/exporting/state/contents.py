@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -45,6 +45,15 @@ class KeptContents(TorchFunctionMode):
             TypeError: If a tensor that has data is given the memory of one without.
         """
         kwargs = kwargs or {}
+        self.keep(func, args, kwargs)
+        return func(*args, **kwargs)
+
+    def keep(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Copy what a call of a function of torch may write to; for modes that see the calls in place of this one.
+
+        Raises:
+            TypeError: If a tensor that has data is given the memory of one without.
+        """
         if func == _SETS_DATA and id(args[0]) in self._before and is_without_data(args[1]):
             raise TypeError("no export follows an assignment to the data of a tensor; write x.copy_(...)")
         writes = self._writers.get(func)
@@ -54,7 +63,6 @@ class KeptContents(TorchFunctionMode):
             for leaf in pytree.tree_leaves((args, kwargs)):
                 if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided and not is_without_data(leaf):
                     self._keep(leaf.untyped_storage())
-        return func(*args, **kwargs)
 
     def _keep(self, storage: torch.UntypedStorage) -> None:
         if storage.data_ptr() in self._watched:
