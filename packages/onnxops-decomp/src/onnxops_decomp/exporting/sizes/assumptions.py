@@ -133,10 +133,11 @@ def _of_division(node: ir.Node) -> Iterator[str]:
     before, after = (value.shape if value is not None else None for value in (given, made))
     if before is None or after is None:
         return
-    counts = _product(before), _product(after)
     for text in map(_text, after):
         tree = None if text is None else parsed_size(text)
-        if isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.FloorDiv) and not _equal(*counts):
+        if not isinstance(tree, ast.BinOp) or not isinstance(tree.op, ast.FloorDiv):
+            continue
+        if not _equal(_product(before), _product(after)):
             yield f"({ast.unparse(tree.left)}) % ({ast.unparse(tree.right)}) == 0"
 
 

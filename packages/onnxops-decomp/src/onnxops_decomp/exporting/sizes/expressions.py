@@ -7,7 +7,7 @@ import functools
 import math
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import sympy
@@ -169,24 +169,32 @@ def value_of_size(node: ast.AST, values: Mapping[str, Any]) -> Any:
         ZeroDivisionError: If the expression divides by zero.
         ValueError: If it takes the root or the logarithm of a negative number.
     """
+    return _evaluation(node)(values)
+
+
+_Evaluation = Callable[[Mapping[str, Any]], Any]
+
+
+# Conditions are tried at many sizes.
+@functools.lru_cache(maxsize=4096)
+def _evaluation(node: ast.AST) -> _Evaluation:
+    """Return the function that evaluates an expression or a comparison."""
     match node:
         case ast.Call(func=ast.Name(id=name)):
-            return _FUNCTIONS[name][0](*(value_of_size(argument, values) for argument in node.args))
+            return _applied(_FUNCTIONS[name][0], *map(_evaluation, node.args))
         case ast.BoolOp():
-            parts = (value_of_size(part, values) for part in node.values)
-            return all(parts) if isinstance(node.op, ast.And) else any(parts)
-        case ast.Constant():
-            return node.value
-        case ast.Name():
-            return values[node.id]
+            parts, together = [_evaluation(part) for part in node.values], all if isinstance(node.op, ast.And) else any
+            return lambda values: together(part(values) for part in parts)
+        case ast.Constant(value=value):
+            return lambda values: value
+        case ast.Name(id=name):
+            return lambda values: values[name]
         case ast.UnaryOp():
-            return _OPERATORS[type(node.op)][0](value_of_size(node.operand, values))
+            return _applied(_OPERATORS[type(node.op)][0], _evaluation(node.operand))
         case ast.BinOp():
-            return _OPERATORS[type(node.op)][0](value_of_size(node.left, values), value_of_size(node.right, values))
+            return _applied(_OPERATORS[type(node.op)][0], _evaluation(node.left), _evaluation(node.right))
         case ast.Compare():
-            found = [value_of_size(part, values) for part in (node.left, *node.comparators)]
-            pairs = zip(node.ops, found, found[1:], strict=False)
-            return all(_OPERATORS[type(sign)][0](left, right) for sign, left, right in pairs)
+            return _compared([_OPERATORS[type(sign)][0] for sign in node.ops], (node.left, *node.comparators))
         case _:
             raise KeyError(ast.dump(node))
 
@@ -199,6 +207,20 @@ def condition_holds(node: ast.expr, sizes: Mapping[str, int]) -> bool:
         return True
     except (ZeroDivisionError, OverflowError, ValueError):
         return False
+
+
+def _applied(function: Callable[..., Any], *operands: _Evaluation) -> _Evaluation:
+    return lambda values: function(*[operand(values) for operand in operands])
+
+
+def _compared(signs: Sequence[Callable[[Any, Any], Any]], nodes: Iterable[ast.expr]) -> _Evaluation:
+    operands = [_evaluation(node) for node in nodes]
+
+    def holds(values: Mapping[str, Any]) -> bool:
+        found = [operand(values) for operand in operands]
+        return all(sign(left, right) for sign, left, right in zip(signs, found, found[1:], strict=False))
+
+    return holds
 
 
 def symbolic_size(tree: ast.expr) -> sympy.Expr:
