@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor
+from ts_models import exported
 
 import onnx_ts_legacy
 from onnx_ts_legacy.errors import OnnxExporterError
@@ -82,3 +83,59 @@ def test_a_fixed_size_decides_what_a_part_is_broadcast_to() -> None:
         assert program(torch.randn(rows, 3))[0].shape == (3, 3)
     with pytest.raises(OnnxExporterError, match="captured for"):
         program(torch.randn(2, 3))
+
+
+@torch.jit.script
+def met_in_a_branch(x: Tensor, y: Tensor) -> tuple[Tensor, int, Tensor]:
+    z = x
+    if bool(x.sum() > -1000):
+        z = x + y
+    return z * 2, z.size(0), torch.ones_like(z)
+
+
+@torch.jit.script
+def met_in_a_loop(x: Tensor, y: Tensor) -> tuple[Tensor, int, Tensor]:
+    z = x
+    for _ in range(y.size(0)):
+        z = torch.where(z > 0, z, y)
+    return z, z.size(0), torch.ones_like(z)
+
+
+@torch.jit.script
+def summed_in_a_branch(x: Tensor, y: Tensor) -> tuple[Tensor, int, Tensor]:
+    z = x
+    if bool(x.sum() > -1000):
+        z = torch.einsum("nk,nk->nk", x, y)
+    return z, z.size(0), torch.ones_like(z)
+
+
+@torch.jit.script
+def multiplied_in_a_branch(x: Tensor, y: Tensor) -> tuple[Tensor, int, Tensor]:
+    z = x
+    if bool(x.sum() > -1000):
+        z = (x[:, None] @ y[:, :, None])[:, 0]
+    return z, z.size(0), torch.ones_like(z)
+
+
+@torch.jit.script
+def met_with_rows_that_the_data_chooses(x: Tensor, y: Tensor) -> tuple[Tensor, int, Tensor]:
+    z = x[x[:, 0] > -1000] + y
+    w = torch.einsum("nk,nk->nk", z[z[:, 0] > -1000], y)
+    return z, w.size(0), torch.ones_like(w)
+
+
+@pytest.mark.parametrize("rows", [(4, 4), (4, 1), (1, 4)], ids=str)
+@pytest.mark.parametrize(
+    "program",
+    [
+        *(met_in_a_branch, met_in_a_loop, summed_in_a_branch, multiplied_in_a_branch),
+        met_with_rows_that_the_data_chooses,
+    ],
+    ids=lambda program: program.name,
+)
+def test_sizes_that_meet_on_some_paths_or_by_the_data_are_read_from_the_result(
+    program: torch.jit.ScriptFunction, rows: tuple[int, int]
+) -> None:
+    example = tuple(torch.randn(count, 3) for count in rows)
+    examples = [example, *(tuple(torch.randn(count, 3) for count in sizes) for sizes in SIZES)]
+    exported(program, *examples, input_names=["x", "y"], dynamic_axes={"x": {0: "n"}, "y": {0: "m"}})

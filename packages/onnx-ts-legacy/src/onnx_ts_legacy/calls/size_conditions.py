@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import onnx_ir as ir
 import sympy
 import torch
 
@@ -19,7 +20,9 @@ from onnx_ts_legacy.shapes.tensor_forms import TensorForm
 from onnx_ts_legacy.state.arguments import frozen
 from onnx_ts_legacy.state.context import ConversionContext
 from onnx_ts_legacy.state.numbers import truth_of_relation
-from onnx_ts_legacy.state.values import Tensor
+from onnx_ts_legacy.state.pairs import held_dims
+from onnx_ts_legacy.state.values import Tensor, View
+from onnx_ts_legacy.state.variables import size_of, value_of
 from onnxops_core.exporting import warn_user
 from onnxops_decomp.exporting import at_sizes, order_relations
 
@@ -37,14 +40,14 @@ _SQUEEZES = frozenset(("aten::squeeze", "aten::squeeze_", "aten::squeeze_copy"))
 _SQUEEZED_RESULTS = frozenset(("aten::corrcoef", "aten::cov"))
 
 __all__ = [
-    "broadcast_conditions",
     "chunk_conditions",
     "decided_conditions",
-    "equal_sizes",
     "note_read_sizes",
     "power_conditions",
     "slice_conditions",
     "squeeze_conditions",
+    "with_equal_sizes",
+    "with_met_sizes",
 ]
 
 
@@ -89,60 +92,89 @@ def slice_conditions(context: ConversionContext, args: Sequence[Any], result: An
     return [f"{_resolved(context.metadata, size)} >= 1"]
 
 
-def broadcast_conditions(
+def with_met_sizes(
     context: ConversionContext, overload: torch._ops.OpOverload, args: Sequence[Any], result: Any
-) -> list[str]:
-    """Return for which sizes operands that meet in a call give the size that its result is taken to have."""
+) -> Any:
+    """Return the result of a call with the sizes that its operands give where they meet.
+
+    It is taken to have the size of one of them. Of declared sizes, that is a condition. In an ``if`` or a loop, which
+    may be left out, and of sizes that the data decides, it is read from the result.
+    """
     first = 2 if overload is torch.ops.aten.matmul.default else 0
-    if _is_inside(context) or not isinstance(result, Tensor) or len(result.forms) > 1:
-        return []
-    if not first and not is_pointwise(overload):
-        return []
-    met, metadata = result.fake.shape[::-1][first:], context.metadata
-    shapes = [arg.fake.shape[::-1][first:] for arg in args if isinstance(arg, Tensor) and len(arg.forms) == 1]
-    pairs = [(size, other) for shape in shapes for size, other in zip(met, shape, strict=False)]
-    found = dict[str, None]()
-    for size, other in pairs:
+    if not isinstance(result, Tensor) or len(result.forms) > 1 or not (first or is_pointwise(overload)):
+        return result
+    metadata, read = context.metadata, set[int]()
+    shapes = [arg.fake.shape[::-1] for arg in args if isinstance(arg, Tensor) and len(arg.forms) == 1]
+    met = list(enumerate(result.fake.shape[::-1]))[first:]
+    pairs = [(axis, size, other) for shape in shapes for (axis, size), other in zip(met, shape[first:], strict=False)]
+    for axis, size, other in pairs:
         if isinstance(other, int) and (other == 1 or isinstance(size, int)):
             continue
         if same_sizes([size], [other]):
             continue
         a, b = (each if isinstance(each, int) else _resolved(metadata, each) for each in (size, other))
-        if all(isinstance(each, int) or metadata.is_declared(each) for each in (a, b)):
-            found[f"{a} == {b}" if isinstance(b, int) else f"{a} == {b} or {b} == 1"] = None
-    return list(found)
+        is_declared = all(isinstance(each, int) or metadata.is_declared(each) for each in (a, b))
+        if is_declared and not _is_inside(context):
+            context.conditions.setdefault(f"{a} == {b}" if isinstance(b, int) else f"{a} == {b} or {b} == 1", "")
+        elif not isinstance(size, int):
+            read.add(result.fake.dim() - 1 - axis)
+    is_new = not any(isinstance(arg, Tensor) and arg.storage is result.storage for arg in args)
+    return _with_read_sizes(context, result, read) if read and is_new else result
 
 
-def equal_sizes(
-    context: ConversionContext, overload: torch._ops.OpOverload, known: frozenset[sympy.Basic]
-) -> list[str]:
-    """Return which sizes torch took for equal in a call, as operators do that broadcast some of their operands.
+def _with_read_sizes(context: ConversionContext, result: Tensor, axes: set[int]) -> Tensor:
+    """Return a tensor of which only the graph knows the sizes along some axes."""
+    metadata, form, value = context.metadata, result.fake, value_of(context, result)
+    sizes = [metadata.unknown_size() if axis in axes else size for axis, size in enumerate(form.shape)]
+    form = metadata.empty(form.dtype, sizes)
+    value.shape = ir.Shape(held_dims(metadata.symbols.dims(form), form.dtype))
+    tensor = context.fresh(value, form)
+    for axis in sorted(axes):
+        size_of(context, tensor, axis)
+    return tensor
+
+
+def with_equal_sizes(
+    context: ConversionContext, overload: torch._ops.OpOverload, known: frozenset[sympy.Basic], result: Any
+) -> Any:
+    """Return the result of a call in which torch took sizes for equal, as operators do that broadcast by themselves.
+
+    Of declared sizes, that is a condition; others are read from the result, as by :func:`with_met_sizes`.
 
     Args:
         context: The conversion.
-        overload: The operator, of whose kind :func:`broadcast_conditions` may know more.
+        overload: The operator, of whose kind :func:`with_met_sizes` may know more.
         known: What had been taken for granted before.
+        result: The result.
 
     Raises:
         DynamicDimensionError: If the sizes differ in the example.
     """
     new = private.deferred_checks(context.metadata.shape_env) - known
-    if not new or _is_inside(context) or is_pointwise(overload) or overload is torch.ops.aten.matmul.default:
-        return []
-    metadata, found = context.metadata, []
+    if not new or is_pointwise(overload) or overload is torch.ops.aten.matmul.default:
+        return result
+    metadata, read = context.metadata, set[sympy.Basic]()
     for check in sorted(new, key=str):
         taken = metadata.resolved(metadata.symbols.renamed(check))
-        sides = taken.args if isinstance(taken, sympy.Eq) and metadata.is_declared(taken) else ()
         # What is a quotient divides elements among sizes, which torch checks at each call.
-        if not sides or not all(side.free_symbols and not side.atoms(sympy.Function) for side in sides):
+        if not isinstance(taken, sympy.Eq) or not all(
+            side.free_symbols and not side.atoms(sympy.Function) for side in taken.args
+        ):
+            continue
+        if _is_inside(context) or not metadata.is_declared(taken):
+            read |= check.free_symbols
             continue
         if metadata.in_example(check) == sympy.false:
             raise DynamicDimensionError(
                 f"{overload} takes {taken.lhs} and {taken.rhs} for the same size, and they differ in the example. "
                 "Export the model with an example in which they do not, or expand the operand before the call."
             )
-        found.append(f"{taken.lhs} == {taken.rhs}")
-    return found
+        context.conditions.setdefault(f"{taken.lhs} == {taken.rhs}", "")
+    if not read or not isinstance(result, Tensor) or isinstance(result.node, View) or len(result.forms) > 1:
+        return result
+    sizes = list(enumerate(result.fake.shape))
+    axes = {axis for axis, size in sizes if not isinstance(size, int) and size.node.expr.free_symbols & read}
+    return _with_read_sizes(context, result, axes)
 
 
 def note_read_sizes(context: ConversionContext, tensor: Any) -> None:

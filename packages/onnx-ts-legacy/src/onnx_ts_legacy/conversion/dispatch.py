@@ -18,12 +18,12 @@ from onnx_ts_legacy.calls.rows import Handler, Row
 from onnx_ts_legacy.calls.scalar_operators import SCALAR_ROWS
 from onnx_ts_legacy.calls.sequences import PIECES, counted_pieces, is_cut_at_run_time, list_of_pieces
 from onnx_ts_legacy.calls.size_conditions import (
-    broadcast_conditions,
     chunk_conditions,
-    equal_sizes,
     power_conditions,
     slice_conditions,
     squeeze_conditions,
+    with_equal_sizes,
+    with_met_sizes,
 )
 from onnx_ts_legacy.control_flow.if_ import convert_if
 from onnx_ts_legacy.control_flow.loop import convert_loop
@@ -216,10 +216,8 @@ def _convert_operator(context: ConversionContext, node: Any, args: Sequence[Any]
     if kind in ("aten::chunk", "aten::unsafe_chunk"):
         context.conditions.update(dict.fromkeys(chunk_conditions(context.metadata, bound), source_line(node)))
     known = private.deferred_checks(context.metadata.shape_env)
-    result = context.call(overload, bound, keyword)
-    met = (*broadcast_conditions(context, overload, bound, result), *equal_sizes(context, overload, known))
-    for condition in met:
-        context.conditions.setdefault(condition, "")
+    result = with_met_sizes(context, overload, bound, context.call(overload, bound, keyword))
+    result = with_equal_sizes(context, overload, known, result)
     if kind == "aten::slice":
         context.conditions.update(dict.fromkeys(slice_conditions(context, bound, result), source_line(node)))
     if kind == "aten::pow" and isinstance(result, Tensor):
