@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import sympy
 
-from onnxops_decomp.exporting.sizes.deciding import deciding_points, deciding_sizes, first_other, truths
+from onnxops_decomp.exporting.sizes.deciding import deciding_points, deciding_sizes, first_other, holds_within, truths
 from onnxops_decomp.exporting.sizes.expressions import condition_holds, names_in_size, parsed_size, symbolic_size
 
 __all__ = ["holds_for_each_size", "simplified"]
@@ -112,6 +112,8 @@ def _follows(text: str, texts: Iterable[str]) -> bool:
     if len(names) != 2:
         return False
     single = {name: [other for each in texts if names_in_size(other := _tree(each)) == {name}] for name in names}
+    if holds_within(tree, {name: _limits(single[name]) for name in names}):
+        return True
     sizes = deciding_points([tree, *single[names[0]], *single[names[1]]])
     if sizes is None:
         return False
@@ -119,6 +121,18 @@ def _follows(text: str, texts: Iterable[str]) -> bool:
     taken = [[size for size, *each in zip(sizes, *held[name], strict=True) if all(each)] for name in names]
     points = [*itertools.product(*taken)]
     return bool(points) and all(truths(tree, dict(zip(names, map(list, zip(*points, strict=True)), strict=True))))
+
+
+def _limits(trees: Iterable[ast.expr]) -> tuple[float, float]:
+    """Return the least and the largest size that conditions on one dimension say outright."""
+    least, most = 0.0, math.inf
+    for tree in trees:
+        match tree:
+            case ast.Compare(ast.Name(), [ast.GtE()], [ast.Constant(value=int(number))]):
+                least = max(least, number)
+            case ast.Compare(ast.Name(), [ast.LtE()], [ast.Constant(value=int(number))]):
+                most = min(most, number)
+    return least, most
 
 
 def _alternatives(text: str) -> set[str]:

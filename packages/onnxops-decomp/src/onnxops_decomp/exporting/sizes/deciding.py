@@ -18,7 +18,7 @@ import numpy as np
 
 from onnxops_decomp.exporting.sizes.expressions import condition_holds, value_of_size
 
-__all__ = ["deciding_points", "deciding_sizes", "first_other", "truths"]
+__all__ = ["deciding_points", "deciding_sizes", "first_other", "holds_within", "truths"]
 
 # Sizes that are tried in any case: small ones, and those around powers of two.
 _SIZES = (*range(-8, 131), *(2**power + step for power in range(8, 21) for step in (-1, 0, 1)))
@@ -85,7 +85,11 @@ def deciding_points(trees: Sequence[ast.expr]) -> list[int] | None:
     if any(abs(number) > _LARGEST_OF_SUM for tree in sums for number in _numbers_in(tree)):
         return None
     period = math.lcm(*map(_period, trees))
-    found = {*range(max(32, 2 * period) + 1), *_FAR}
+    of_quotients = [part for tree in sums if _period(tree) > 1 for part in ast.walk(tree)]
+    last = period + 2 * max((bound for part in of_quotients if (bound := _limit(part)) is not None), default=0)
+    if last > _MOST_OF_TWO:
+        return None
+    found = {*range(max(32, last) + 1), *_FAR}
     found |= {number + step for number in numbers for step in (-1, *range(period + 1)) if number + step >= 0}
     return sorted(found) if len(found) <= _MOST_OF_TWO else None
 
@@ -143,6 +147,57 @@ def _rises(tree: ast.expr) -> bool:
         case ast.BinOp(left=ast.Constant(value), op=ast.Mult(), right=right):
             return isinstance(value, int | float) and value > 0 and _rises(right)
     return False
+
+
+def holds_within(tree: ast.expr, limits: Mapping[str, tuple[float, float]]) -> bool:
+    """Tell whether a comparison holds for all numbers within limits, as far as these alone show it.
+
+    Args:
+        tree: The comparison.
+        limits: The least and the largest value of each dimension.
+    """
+    if not isinstance(tree, ast.Compare) or len(tree.ops) != 1:
+        return False
+    left, right = (_within(side, limits) for side in (tree.left, *tree.comparators))
+    if left is None or right is None:
+        return False
+    below, above = left[1] < right[0], left[0] > right[1]
+    match tree.ops[0]:
+        case ast.NotEq():
+            return below or above
+        case ast.Lt():
+            return below
+        case ast.Gt():
+            return above
+        case ast.LtE():
+            return left[1] <= right[0]
+        case ast.GtE():
+            return left[0] >= right[1]
+    return False
+
+
+def _within(tree: ast.expr, limits: Mapping[str, tuple[float, float]]) -> tuple[float, float] | None:
+    """Return the limits of an expression of sizes; None where they are not known."""
+    match tree:
+        case ast.Name(id=name):
+            return limits.get(name)
+        case ast.Constant(value=int(number)):
+            return (number, number)
+        case ast.BinOp(left=part, op=ast.FloorDiv(), right=ast.Constant(value=int(divisor))) if divisor > 0:
+            found = _within(part, limits)
+            return found and (found[0] // divisor, found[1] if math.isinf(found[1]) else found[1] // divisor)
+        case ast.BinOp(op=ast.Mod(), right=ast.Constant(value=int(divisor))) if divisor > 0:
+            return (0, divisor - 1)
+        case ast.BinOp(left=left, op=ast.Add() | ast.Sub() | ast.Mult() as op, right=right):
+            one, other = _within(left, limits), _within(right, limits)
+            if one is None or other is None:
+                return None
+            if isinstance(op, ast.Add):
+                return (one[0] + other[0], one[1] + other[1])
+            if isinstance(op, ast.Sub):
+                return (one[0] - other[1], one[1] - other[0])
+            return (one[0] * other[0], one[1] * other[1]) if min(one[0], other[0]) > 0 else None
+    return None
 
 
 def truths(tree: ast.expr, sizes: Mapping[str, Sequence[int]]) -> list[bool]:
