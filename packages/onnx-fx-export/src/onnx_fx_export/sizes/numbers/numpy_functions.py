@@ -34,11 +34,11 @@ def numpy_of_sizes(model: torch.nn.Module) -> Iterator[None]:
     """
     homes = homes_of(model)
     homes += helpers_of(homes)
-    places: list[tuple[Any, str, Any]] = []
-    for name, function in _STAND_INS.items():
-        places.append((np, name, function))
-        usual = original(np, name)
-        places += [(home, key, function) for home in homes for key, value in [*vars(home).items()] if value is usual]
+    # By identity, as what modules hold may have no hash.
+    usual = {id(original(np, name)): function for name, function in _STAND_INS.items()}
+    places: list[tuple[Any, str, Any]] = [(np, name, function) for name, function in _STAND_INS.items()]
+    for home in homes:
+        places += [(home, key, usual[id(value)]) for key, value in [*vars(home).items()] if id(value) in usual]
     # They leave alone what is no size, in whatever thread.
     with replaced(places, in_all_threads=True):
         yield
