@@ -181,6 +181,19 @@ def unbound(x):
     return torch.stack(states), torch.cat(x.unbind(0))
 
 
+def single_pieces(x):
+    state, states = torch.zeros(1, 3), []
+    for row in x.split(1, dim=0):
+        state = torch.tanh(state + row)
+        states.append(state)
+    pieces = [piece * 2 for piece in torch.chunk(x, x.shape[0])]
+    return torch.cat(states), torch.cat(pieces), x.split(1)[0], "a b".split(" ")[1] + str(len("a b".split(" "))) == "b2"
+
+
+def mapped_rows(x):
+    return torch.stack(list(map(torch.tanh, x))), list(map(str, (1, 2))) == ["1", "2"]
+
+
 class Parts:
     def unbind(self):
         return [1.0, 2.0]
@@ -233,6 +246,8 @@ FORMS = (
         backwards,
         pairs,
         unbound,
+        single_pieces,
+        mapped_rows,
         other_unbinds_and_joins,
         within_a_fixed_loop,
         OfLayers().eval(),

@@ -21,8 +21,27 @@ def with_loops(function: ast.FunctionDef, whole: Collection[ast.For]) -> ast.Fun
         function: The function, which is changed.
         whole: Loops whose bodies stay as they are.
     """
+    _Maps().visit(function)
     _Statements(whole).generic_visit(function)
     return function
+
+
+class _Maps(ast.NodeTransformer):
+    """Writes ``list(map(f, values))`` as the comprehension that makes the same list."""
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        match node:
+            case ast.Call(
+                func=ast.Name(id="list"),
+                args=[ast.Call(func=ast.Name(id="map"), args=[ast.Name() | ast.Attribute() as function, values])],
+                keywords=[],
+            ):
+                element = ast.Call(function, [ast.Name("each", ast.Load())], [])
+                source = ast.comprehension(ast.Name("each", ast.Store()), values, [], 0)
+                return ast.copy_location(ast.ListComp(element, [source]), node)
+            case _:
+                return node
 
 
 class _Statements(ast.NodeTransformer):

@@ -197,19 +197,18 @@ class _Calls(ast.NodeTransformer):
         self.parts = False
 
     def visit_Subscript(self, node: ast.Subscript) -> Any:
-        self.generic_visit(node)
         match node:
             case ast.Subscript(
-                value=ast.Call(
-                    func=ast.Attribute(value=owner, attr="split" | "chunk" as name), args=args, keywords=names
-                ),
+                value=ast.Call(func=ast.Attribute(value=owner, attr="split" | "chunk" as name)) as call,
                 slice=ast.Constant(value=int(index)),
                 ctx=ast.Load(),
             ):
                 self.parts = True
-                return ast.Call(_helper("part"), [owner, ast.Constant(name), ast.Constant(index), *args], names)
+                self.generic_visit(call)
+                given = [owner, ast.Constant(name), ast.Constant(index), *call.args]
+                return ast.Call(_helper("part"), given, call.keywords)
             case _:
-                return node
+                return self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> Any:
         self.generic_visit(node)
@@ -219,6 +218,8 @@ class _Calls(ast.NodeTransformer):
             case ast.Call(func=ast.Attribute(value=owner, attr="unbind")):
                 self.parts = True
                 return ast.Call(_helper("unbound"), [owner, *node.args], node.keywords)
+            case ast.Call(func=ast.Attribute(value=owner, attr="split" | "chunk" as name), args=[_, *_]):
+                return ast.Call(_helper("pieces"), [owner, ast.Constant(name), *node.args], node.keywords)
             case ast.Call(func=ast.Name(id="sum"), args=[_, *_], keywords=[]):
                 return ast.Call(_helper("total"), [node.func, *node.args], [])
             case ast.Call(func=ast.Name(id="len" | "reversed" as name), args=[_], keywords=[]):

@@ -16,6 +16,7 @@ __all__ = [
     "newest",
     "numbers",
     "part",
+    "pieces",
     "put",
     "row",
     "run",
@@ -140,10 +141,7 @@ def part(owner: Any, name: str, index: int, *args: Any, **kwargs: Any) -> Any:
         args: The arguments of the call.
         kwargs: Those by keyword.
     """
-    values, *rest = args if owner is torch else (owner, *args)
-    given = dict(zip(("size", "dim"), rest, strict=False))
-    given |= {"dim" if key == "dim" else "size": value for key, value in kwargs.items()}
-    size, dim = given.get("size"), given.get("dim", 0)
+    values, size, dim = _divided(owner, args, kwargs)
     if not isinstance(values, torch.Tensor) or not isinstance(values.shape[dim], torch.SymInt) or type(size) is not int:
         return getattr(owner, name)(*args, **kwargs)[index]
     count = values.shape[dim]
@@ -152,6 +150,31 @@ def part(owner: Any, name: str, index: int, *args: Any, **kwargs: Any) -> Any:
         torch._check(index * step < count)
     kept = (slice(None),) * (dim % values.dim())
     return values[(*kept, slice(index * step, torch.sym_min((index + 1) * step, count)))]
+
+
+def _divided(owner: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, Any, int]:
+    """Return what ``split`` or ``chunk`` takes apart, into pieces of which size, or into how many, and along what."""
+    values, *rest = args if owner is torch else (owner, *args)
+    given = dict(zip(("size", "dim"), rest, strict=False))
+    given |= {"dim" if key == "dim" else "size": value for key, value in kwargs.items()}
+    return values, given.get("size"), given.get("dim", 0)
+
+
+def pieces(owner: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+    """Call ``split`` or ``chunk``, or return as many pieces of size 1 as a dynamic size says for further loops.
+
+    Args:
+        owner: The tensor, or ``torch``.
+        name: What is called.
+        args: The arguments of the call.
+        kwargs: Those by keyword.
+    """
+    values, size, dim = _divided(owner, args, kwargs)
+    count = values.shape[dim] if isinstance(values, torch.Tensor) else None
+    are_single = type(size) is int and size == 1 if name == "split" else str(size) == str(count)
+    if not isinstance(count, torch.SymInt) or not are_single:
+        return getattr(owner, name)(*args, **kwargs)
+    return Appended([], values.unsqueeze(dim % values.dim()).movedim(dim % values.dim() + 1, 0))
 
 
 def _is_number(part: Any) -> bool:
