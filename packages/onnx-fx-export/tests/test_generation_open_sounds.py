@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from language_models import input_shapes, language_model
 
 from onnx_fx_export import InvalidArgumentError
 from onnx_fx_export.generation import GenerationFolder, Generator, export_folder
+from onnx_fx_export.generation.quantization import BITS, quantized
 
 SOUND, BANDS = 63, 8
 Written = tuple[torch.nn.Module, GenerationFolder]
@@ -123,13 +126,16 @@ def test_sounds_that_only_the_forward_encodes_are_heard(projected):
     }
 
 
-def test_a_folder_whose_weights_stay_in_files_hears(tmp_path):
+@pytest.mark.parametrize("precision", ["fp32", "int8", "int4"])
+def test_a_folder_whose_weights_stay_in_files_hears(precision, tmp_path):
     model = language_model("voxtral")
     model.save_pretrained(tmp_path / "source")
 
-    folder = export_folder(tmp_path / "source", tmp_path / "out", engine="onnxruntime", verify=False, tokenizer=False)
+    folder = export_folder(
+        tmp_path / "source", tmp_path / "out", precision, engine="onnxruntime", verify=False, tokenizer=False
+    )
 
     tokens, sound = torch.tensor([[5, *[SOUND] * 5, 8]]), random(1, BANDS, 40)
-    np.testing.assert_array_equal(
-        generated(folder, tokens, input_features=sound), wanted(model, tokens, input_features=sound)
-    )
+    with quantized(model, BITS[precision]) if precision in BITS else contextlib.nullcontext():
+        expected = wanted(model, tokens, input_features=sound)
+    np.testing.assert_array_equal(generated(folder, tokens, input_features=sound), expected)

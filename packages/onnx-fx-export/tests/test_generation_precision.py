@@ -235,3 +235,24 @@ def test_half_precision_is_written_of_a_model_that_has_it(tmp_path):
         )
     (attention,) = (node for node in graph.node if node.op_type == "GroupQueryAttention")
     assert {attribute.name: attribute.i for attribute in attention.attribute}["do_rotary"] == 1
+
+
+@pytest.mark.parametrize(("name", "settings"), [("t5", {"num_layers": 1}), ("deepseek_v3", {})])
+def test_weights_that_stay_in_float32_in_half_precision_are_written_so(name, settings, tmp_path):
+    language_model(name, **settings).save_pretrained(tmp_path / "source")
+    path, given = tmp_path / "source", {"engine": "onnxruntime", "tokenizer": False}
+
+    folder = export_folder(path, tmp_path / "out", "fp16", **given)
+    streamed = export_folder(path, tmp_path / "streamed", "fp16", verify=False, **given)
+
+    assert len(folder.compared) == 4
+    dtypes = {dtype for file in folder.path.glob("*.onnx") for dtype in initializers(file).values()}
+    assert {onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16} <= dtypes
+    for file in folder.path.glob("*.onnx"):
+        assert initializers(file) == initializers(streamed.path / file.name)
+
+
+def initializers(file: Path) -> dict[str, int]:
+    """Return the dtypes of the weights of a model file."""
+    graph = onnx.load(file, load_external_data=False).graph
+    return {tensor.name: tensor.data_type for tensor in graph.initializer}

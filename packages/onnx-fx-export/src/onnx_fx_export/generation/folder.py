@@ -132,9 +132,10 @@ def export_folder(
             ``generation_config``, if it has them.
         out: The folder to write; there must be none yet.
         precision: ``"fp32"`` or ``"fp16"`` for weights and arithmetic; a module has to have this precision, a folder is
-            read in it. ``"int8"`` or ``"int4"`` rounds the weights of linear layers and of experts to the nearest
-            integers, with a scale for each 32 columns (of experts in int8, for each row), and computes in float32. The
-            result says how far that is from the model; the tokens are compared with those of the rounded model.
+            read in it; weights that transformers keeps in float32 stay so. ``"int8"`` or ``"int4"`` rounds the weights
+            of linear layers and of experts to the nearest integers, with a scale for each 32 columns (of experts in
+            int8, for each row), and computes in float32. The result says how far that is from the model; the tokens are
+            compared with those of the rounded model.
         engine: What is to run the folder: ``"genai"`` is ONNX Runtime GenAI, ``"onnxruntime"`` is
             :class:`~onnx_fx_export.generation.Generator` over plain ONNX Runtime. For GenAI, attention whose mask is
             proven to be the causal one, in a window or not, is written as ``GroupQueryAttention`` with a cache that
@@ -179,9 +180,7 @@ def export_folder(
     if isinstance(model, str | os.PathLike):
         stages.begin("load")
         model, tokenizer, stream = _from_folder(Path(model), tokenizer, dtype, None if verify else path)
-        if stream is not None and precision not in BITS:  # the kind may be found by a trial
-            stream.put_stand_ins()
-    kind = kind_of(without_wrapper(model))
+    kind = _kind_of(without_wrapper(model), precision, stream)
     model = kind.model
     own_adapters = adapters_of(model) if adapters else Adapters()
     _check_weights(model, dtype, precision, on_paper=stream is not None)
@@ -224,6 +223,15 @@ def _from_folder(
         if stream is not None:
             return stream.model, tokenizer, stream
     return *loaded(folder, tokenizer, dtype), None
+
+
+def _kind_of(model: Any, precision: str, stream: StreamedModel | None) -> Kind:
+    """Return the kind of a model, which may be found by a trial."""
+    if stream and precision not in BITS:
+        stream.put_stand_ins()
+    # What is rounded is rounded on paper.
+    with stream.standing_in() if stream and precision in BITS else contextlib.nullcontext():
+        return kind_of(model)
 
 
 def _run_by(engine: str, kind: Kind) -> Kind:
@@ -469,11 +477,14 @@ def _unknown_to_genai(kind: Kind, why: str = "") -> InvalidArgumentError:
 
 
 def _check_weights(model: Any, dtype: torch.dtype, precision: str, *, on_paper: bool) -> None:
-    """Refuse models that compute in another dtype than the one that is written, or elsewhere than on the CPU."""
+    """Refuse models that compute in another dtype than the one that is written, or elsewhere than on the CPU.
+
+    Some models keep weights in float32 when they are loaded in half precision (routers of experts, layers of T5).
+    """
     if not on_paper:
         check_place(model)
-    other = sorted({str(weight.dtype) for weight in model.parameters() if weight.is_floating_point()} - {str(dtype)})
-    if other:
+    found = {weight.dtype for weight in model.parameters() if weight.is_floating_point()}
+    if other := sorted(map(str, found - ({dtype, torch.float32} if dtype in found else {dtype}))):
         cast = "half()" if dtype == torch.float16 else "float()"
         raise InvalidArgumentError(
             f"The model has weights of {', '.join(other)}, and precision={precision!r} is written of {dtype}: give its "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,9 @@ __all__ = ["StreamedModel", "streamed"]
 _LARGEST = 0.05
 # Elements from one stand-in to the next: kernels want their operands at multiples of some bytes.
 _APART = 64
+
+# Where classes of transformers name what they keep in float32, if the others are in half precision.
+_KEPT_IN_SINGLE = ("_keep_in_fp32_modules", "_keep_in_fp32_modules_strict")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +67,19 @@ class StreamedModel:
                 view = pool[begin : begin + tensor.numel()].view(tensor.shape)
                 made[id(tensor)] = torch.nn.Parameter(view, False) if isinstance(tensor, torch.nn.Parameter) else view
             setattr(module, name, made[id(tensor)])
+
+    @contextlib.contextmanager
+    def standing_in(self) -> Iterator[None]:
+        """Let the model run for a while, as :meth:`put_stand_ins` does; afterwards its weights are on paper again."""
+        held = [(m, name, tensor) for m in self.model.modules() for name, tensor in _tensors(m) if tensor.is_meta]
+        count = len(self._pools)
+        self.put_stand_ins()
+        try:
+            yield
+        finally:
+            for module, name, tensor in held:
+                setattr(module, name, tensor)
+            del self._pools[count:]
 
     def fill(self, program: ONNXProgram, module: torch.nn.Module) -> None:
         """Give a program its weights, which are read and converted when it is saved.
@@ -125,9 +142,10 @@ def streamed(folder: Path, tokenizer: Any, dtype: torch.dtype, beside: Path) -> 
     with MergedOnDisk(beside):
         source, tokenizer = loaded(folder, tokenizer, "auto")
     config = copy.deepcopy(source.config)
-    config.dtype = dtype
+    _set_dtype(config, dtype)
     with enable_fake_mode(), _default_dtype(dtype):
         model = type(source)(config).eval()
+        _keep_single(model, dtype)
     state = source.state_dict()
     if _shapes(model.state_dict()) != _shapes(state):
         return None, tokenizer
@@ -137,6 +155,30 @@ def streamed(folder: Path, tokenizer: Any, dtype: torch.dtype, beside: Path) -> 
                 buffer.copy_(state[name])
     model.generation_config = source.generation_config
     return StreamedModel(model, source), tokenizer
+
+
+def _set_dtype(config: Any, dtype: torch.dtype) -> None:
+    """Let a configuration and those of the parts of its model say of which dtype their weights are."""
+    config.dtype = dtype
+    for name in getattr(config, "sub_configs", ()):
+        if (part := getattr(config, name, None)) is not None:
+            _set_dtype(part, dtype)
+
+
+def _keep_single(model: Any, dtype: torch.dtype) -> None:
+    """Give the weights float32 that transformers reads so, whatever the dtype of the others is, in place.
+
+    Classes of transformers name them by parts of names, in which ``*`` stands for anything.
+    """
+    if dtype == torch.float32:
+        return
+    wanted = [part for kept in _KEPT_IN_SINGLE for part in getattr(model, kept, None) or ()]
+    names = re.compile("|".join(part.replace("*", ".*") for part in wanted) or r"\b\B")
+    for path, module in model.named_modules():
+        for name, tensor in _tensors(module):
+            if tensor.dtype == dtype and names.search(f"{path}.{name}".lstrip(".")):
+                single = tensor.float()
+                setattr(module, name, torch.nn.Parameter(single) if isinstance(tensor, torch.nn.Parameter) else single)
 
 
 @contextlib.contextmanager
