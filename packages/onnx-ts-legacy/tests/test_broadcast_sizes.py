@@ -47,6 +47,7 @@ BROADCASTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "a sum of products": lambda x, y: torch.ones_like(torch.einsum("nk,nk->n", x, y)),
     "a cross product": lambda x, y: torch.ones_like(torch.cross(x, y, dim=1)),
     "a loss": lambda x, y: torch.ones_like(torch.nn.functional.mse_loss(x, y, reduction="none")),
+    "a sum of products behind a sum": lambda x, y: (x + y).sum() * torch.ones_like(torch.einsum("nk,nk->n", y, x)),
 }
 
 

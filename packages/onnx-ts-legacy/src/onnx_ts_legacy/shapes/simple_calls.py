@@ -91,7 +91,7 @@ def is_pointwise(function: torch._ops.OpOverload) -> bool:
 
 
 def _broadcast(
-    shapes: list[tuple[Any, ...]], is_one: Callable[[torch.SymInt], bool] = lambda size: False
+    shapes: list[tuple[Any, ...]], is_one: Callable[[torch.SymInt], bool] | None = None
 ) -> tuple[Any, ...] | None:
     rank = max((len(shape) for shape in shapes), default=0)
     result: list[Any] = []
@@ -105,18 +105,18 @@ def _broadcast(
     return tuple(result) if shapes else None
 
 
-def _met(sizes: list[Any], is_one: Callable[[torch.SymInt], bool]) -> Any:
+def _met(sizes: list[Any], is_one: Callable[[torch.SymInt], bool] | None) -> Any:
     """Return the size of what sizes other than 1 are broadcast to, of which some may be 1 nevertheless.
 
-    None where torch is to say it: it reports a declared size that has to be a number.
+    None where torch is to say it, which reports a declared size that has to be a number, or without ``is_one``.
     """
     if all(_equal(size, sizes[0]) for size in sizes):
         return sizes[0] if sizes else 1
     if any(isinstance(size, int) for size in sizes):
         fixed, others = [x for x in sizes if isinstance(x, int)], [x for x in sizes if not isinstance(x, int)]
         return fixed[0] if len(set(fixed)) == 1 and not any(x.node.expr.is_Symbol for x in others) else None
-    large = [size for size in sizes if not is_one(size)]
-    return large[0] if large and len(large) < len(sizes) and all(_equal(size, large[0]) for size in large) else None
+    # Torch would take them for equal from now on. Here that is a condition, or the size is read from the result.
+    return None if is_one is None else next((size for size in sizes if not is_one(size)), None)
 
 
 def _equal(a: Any, b: Any) -> bool:
