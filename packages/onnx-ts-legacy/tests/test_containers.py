@@ -305,3 +305,19 @@ def test_a_dict_that_changes_at_a_key_that_data_decides_is_refused() -> None:
     for program in (filled, of_sizes):
         with pytest.raises(OnnxExporterError, match="at a key known only at run time"):
             onnx_ts_legacy.export(program, (X,), input_names=["x"], dynamic_axes=AXES)
+
+
+def test_texts_are_formatted_where_they_are_known_or_not_read() -> None:
+    @torch.jit.script
+    def named(x: Tensor) -> tuple[Tensor, int]:
+        text = "%d rows" % x.size(0)  # noqa: UP031
+        assert x.size(0) > 1, text
+        return x + 1, len("%s-%d%%" % ("ab", 12))  # noqa: UP031
+
+    @torch.jit.script
+    def read(x: Tensor) -> int:
+        return len("%s: %d" % ("rows", x.size(0)))  # noqa: UP031
+
+    exported(named, (X,), (Y,), dynamic_axes=AXES)
+    with pytest.raises(OnnxExporterError, match="a string that depends on values computed at run time"):
+        onnx_ts_legacy.export(read, (X,), input_names=["x"], dynamic_axes=AXES)

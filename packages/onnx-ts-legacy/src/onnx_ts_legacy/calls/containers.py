@@ -370,18 +370,36 @@ def is_unknown_text(value: Any) -> bool:
     """Tell whether the text of a value depends on what the runtime computes."""
     if isinstance(value, ListRef):
         return not isinstance(value.state, tuple) or any(map(is_unknown_text, value.state))
+    if isinstance(value, tuple):
+        return any(map(is_unknown_text, value))
     return is_runtime(value) or isinstance(value, Tensor | Poison)
 
 
 def _format(context: ConversionContext, text: str, *args: Any) -> Any:
     """Return the text, or a poison where a part of it is known at run time only."""
     if any(map(is_unknown_text, args)):
-        return Poison("The program uses a string that depends on values computed at run time.")
+        return Poison(_UNKNOWN_TEXT)
     # Braces with something between them are text: TorchScript has put the values of an f-string behind it.
     first, *others = text.split("{}")
     if len(args) != len(others):
         raise ScriptValueError(f"A text with {len(others)} places is given {len(args)} values.")
     return first + "".join(str(plain(arg)) + rest for arg, rest in zip(args, others, strict=True))
+
+
+def _percent_format(context: ConversionContext, text: str, *given: Any) -> Any:
+    """Return ``text % given``, or a poison where a part of it is known at run time only."""
+    args = given[0] if len(given) == 1 and isinstance(given[0], tuple) else given
+    if any(map(is_unknown_text, args)):
+        return Poison(_UNKNOWN_TEXT)
+    if any(type(arg) not in (str, int) for arg in args):
+        raise ScriptValueError("A text is formatted with something other than texts and integers.")
+    try:
+        return text % args
+    except (TypeError, ValueError) as error:
+        raise ScriptValueError(f"The program fails here: {error}") from error
+
+
+_UNKNOWN_TEXT = "The program uses a string that depends on values computed at run time."
 
 
 def _is_of_container(context: ConversionContext, node: Any, args: Sequence[Any]) -> bool:
@@ -391,7 +409,7 @@ def _is_of_container(context: ConversionContext, node: Any, args: Sequence[Any])
         return bool(kind == "aten::dict")
     if isinstance(args[0], ListRef | DictRef | tuple) or kind in ("aten::len", "aten::dict"):
         return True
-    return (kind == "aten::format" and isinstance(args[0], str)) or (
+    return (kind in ("aten::format", "aten::percentFormat") and isinstance(args[0], str)) or (
         kind == "aten::mul" and isinstance(args[1], ListRef)
     )
 
@@ -429,6 +447,7 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
     "aten::update": _update,
     "aten::dict": _new_dict,
     "aten::format": _format,
+    "aten::percentFormat": _percent_format,
     "prim::min": _reduced("min"),
     "prim::max": _reduced("max"),
     "aten::sum": _reduced("add"),
