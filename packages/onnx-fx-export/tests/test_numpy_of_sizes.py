@@ -57,6 +57,9 @@ OF_SHAPES = {
     "tensor of two arrays": lambda x: x * torch.tensor(np.stack([np.array(x.shape), np.array(x.shape)])).sum(),
     "memory of an array": lambda x: x * torch.from_numpy(np.array(x.shape))[1],
     "as a tensor": lambda x: x * torch.as_tensor(np.array(x.shape) * 2, dtype=torch.float32)[1],
+    "tensor of an element": lambda x: torch.tensor((np.array(x.shape) / 2)[0]),
+    "tensor of a mean": lambda x: torch.tensor(np.array(x.shape).mean()),
+    "number of a product": lambda x: x * (np.prod(x.shape) / 2),
     "tensor of a double": lambda x: torch.tensor(np.sqrt(x.shape[0])),
     "tensor of a list of doubles": lambda x: torch.tensor([np.sqrt(x.shape[0]), 1.0]),
 }
@@ -70,6 +73,9 @@ ARRAYS = {
 }
 REFUSED = {
     "computed with a double": lambda x: torch.tensor(np.sqrt(x.shape[0]) * 2),
+    "half of a product": lambda x: torch.tensor(np.prod(x.shape) / 2),
+    "half of all elements": lambda x: torch.tensor(np.array(x.shape).prod() / 2),
+    "class of a number": lambda x: x * 2 if isinstance(np.prod(x.shape), np.integer) else x,
     "single precision": lambda x: x * torch.from_numpy(np.array(x.shape, dtype=np.float32))[0],
     "decimal digits": lambda x: x * np.round(x.shape[0] / 3, 2),
 }

@@ -56,7 +56,7 @@ _OTHER_CLASSES = (
     "The program that torch.export captured does not give the model's values: during the capture, a dynamic size "
     "is not an int, and a tensor is not a plain torch.Tensor. Use isinstance() instead of type(), "
     "torch.compiler.is_exporting() instead of torch.SymInt, do not use sizes as keys, and use functions of math "
-    "instead of NumPy's, whose results are doubles and make tensors of doubles. These lines may be the "
+    "instead of NumPy's, whose results, and what is computed of them, make tensors of doubles. These lines may be the "
     "cause:"
 )
 _OTHER_TRANSFORMS = (

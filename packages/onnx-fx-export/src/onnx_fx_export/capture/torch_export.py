@@ -142,7 +142,7 @@ def _record(run: Run, *, withhold: bool = False) -> Recorded:
             stack.enter_context(changed())
         if _has_few_equal_calls(request, repeated is not None):
             stack.enter_context(without_cache_of_calls())
-        questions, keys, doubles = _watch_sizes(run, numbers, stack)
+        questions, keys, arrays = _watch_sizes(run, numbers, stack)
         stack.enter_context(repeated or contextlib.nullcontext())
         args, kwargs = stack.enter_context(variable_numbers(model, run.example, request.specs))
         for prepared in (named_keywords(model, kwargs), unmarked((args, kwargs)), autocast_inside(model), run.around):
@@ -158,7 +158,7 @@ def _record(run: Run, *, withhold: bool = False) -> Recorded:
         finally:
             if repeated is not None:
                 run.repetitions, run.watched = repeated.repetitions, repeated.watched
-        doubts = [*dict.fromkeys((*keys, *doubles)), *state.type_tests()]
+        doubts = [*dict.fromkeys((*keys, *arrays)), *state.type_tests()]
     numbers.check(program)
     if repeated is not None:
         with request.stage(BLOCK_COPIES) if repeated.repetitions else contextlib.nullcontext():
@@ -186,7 +186,7 @@ def _watch_sizes(
 ) -> tuple[list[SizeQuestion] | None, list[str], list[str]]:
     """Enter what notes how the code uses sizes, and what stands in for calls; return where questions and doubts go."""
     request, model, strict = run.request, run.request.model, run.strict
-    questions, keys, doubles = None, list[str](), list[str]()
+    questions, keys, arrays = None, list[str](), list[str]()
     stack.enter_context(stand_ins())
     stack.enter_context(possibly_empty_results())
     if request.has_dynamic_numbers or strict:
@@ -206,5 +206,5 @@ def _watch_sizes(
             numpy_of_sizes(model),
         ):
             stack.enter_context(kept)
-        doubles = stack.enter_context(new_tensors_of_sizes()).places
-    return questions, keys, doubles
+        arrays = stack.enter_context(new_tensors_of_sizes()).places
+    return questions, keys, arrays

@@ -16,13 +16,13 @@ import torch
 from onnx_fx_export.sizes.texts import asking_frame
 
 __all__ = [
-    "NotedDoubles",
+    "NotedNumbers",
     "SizeArray",
     "holds_sizes",
     "is_double",
     "is_size",
-    "note_double",
-    "noted_doubles",
+    "note_number",
+    "noted_numbers",
     "tensor_of_sizes",
 ]
 
@@ -37,40 +37,40 @@ def is_size(value: Any) -> bool:
 
 
 @dataclasses.dataclass(frozen=True)
-class NotedDoubles:
-    """The doubles that NumPy's functions gave: torch makes tensors of doubles of them, and of Python's such of floats.
+class NotedNumbers:
+    """The numbers that NumPy gave: torch makes tensors of doubles of its floats, and of Python's such of floats.
 
     Attributes:
-        numbers: What stands for them.
-        places: The lines that asked for them.
+        doubles: What stands for floats.
+        places: The lines that asked for numbers; what these lines or others compute with them is not noted.
     """
 
-    numbers: list[Any] = dataclasses.field(default_factory=list)
+    doubles: list[Any] = dataclasses.field(default_factory=list)
     places: list[str] = dataclasses.field(default_factory=list)
 
 
 _HERE = str(Path(__file__).parent)
-_DOUBLES: contextvars.ContextVar[NotedDoubles | None] = contextvars.ContextVar("doubles", default=None)
+_NUMBERS: contextvars.ContextVar[NotedNumbers | None] = contextvars.ContextVar("numbers", default=None)
 
 
 @contextlib.contextmanager
-def noted_doubles() -> Iterator[NotedDoubles]:
-    """Note in the body which symbolic numbers are NumPy's; what is computed with them is not noted."""
-    noted = NotedDoubles()
-    token = _DOUBLES.set(noted)
+def noted_numbers() -> Iterator[NotedNumbers]:
+    """Note in the body which symbolic numbers are NumPy's."""
+    noted = NotedNumbers()
+    token = _NUMBERS.set(noted)
     try:
         yield noted
     finally:
-        _DOUBLES.reset(token)
+        _NUMBERS.reset(token)
 
 
-def note_double(number: Any) -> Any:
+def note_number(number: Any) -> Any:
     """Return a number after it was noted as one of NumPy."""
-    noted, frame = _DOUBLES.get(), sys._getframe(1)
+    noted, frame = _NUMBERS.get(), sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
         frame = frame.f_back
-    if noted is not None:
-        noted.numbers.append(number)
+    if noted is not None and is_size(number):
+        noted.doubles.extend([number] if isinstance(number, torch.SymFloat) else [])
         asking = asking_frame(frame) or frame
         noted.places.append(f"{asking.f_code.co_filename}:{asking.f_lineno}")
     return number
@@ -78,10 +78,10 @@ def note_double(number: Any) -> Any:
 
 def is_double(value: Any) -> bool:
     """Tell whether a symbolic number, or one in a list, was noted as one of NumPy."""
-    noted = _DOUBLES.get()
+    noted = _NUMBERS.get()
     if isinstance(value, list | tuple):
         return any(map(is_double, value))
-    return noted is not None and any(value is each for each in noted.numbers)
+    return noted is not None and any(value is each for each in noted.doubles)
 
 
 def holds_sizes(value: Any) -> bool:
@@ -101,6 +101,8 @@ class SizeArray(np.ndarray[Any, Any]):
             return members
         if any(isinstance(member, float | torch.SymFloat) for member in members.flat):
             members = np.asarray(np.frompyfunc(torch.sym_float, 1, 1)(members), dtype=object)
+        for member in members.flat:
+            note_number(member)
         return members.view(cls)
 
     @classmethod
@@ -117,7 +119,7 @@ class SizeArray(np.ndarray[Any, Any]):
 
     def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
         """Return what NumPy computed: a number where it reduced an array to one."""
-        return array[()] if array.ndim == 0 else SizeArray.of(np.asarray(array))
+        return note_number(array[()]) if array.ndim == 0 else SizeArray.of(np.asarray(array))
 
     def max(self, *args: Any, **options: Any) -> Any:
         """Return the largest number, which NumPy would find by questions about sizes."""
@@ -126,6 +128,10 @@ class SizeArray(np.ndarray[Any, Any]):
     def min(self, *args: Any, **options: Any) -> Any:
         """Return the smallest number."""
         return np.min(self, *args, **options)
+
+    def mean(self, *args: Any, **options: Any) -> Any:
+        """Return the mean."""
+        return np.mean(self, *args, **options)
 
     def astype(self, dtype: Any, *args: Any, **options: Any) -> Any:
         """Return the numbers as integers or doubles; another dtype makes numbers of the example of them."""

@@ -15,11 +15,11 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from onnx_fx_export.sizes.numbers.arrays import (
-    NotedDoubles,
+    NotedNumbers,
     SizeArray,
     is_double,
     is_size,
-    noted_doubles,
+    noted_numbers,
     tensor_of_sizes,
 )
 from onnx_fx_export.sizes.numbers.torch_private import tensors_of_doubles
@@ -29,7 +29,7 @@ __all__ = ["new_tensors_of_sizes"]
 
 
 @contextlib.contextmanager
-def new_tensors_of_sizes() -> Iterator[NotedDoubles]:
+def new_tensors_of_sizes() -> Iterator[NotedNumbers]:
     """Let tensors that are made of dynamic sizes hold these in the body.
 
     Yields:
@@ -38,8 +38,8 @@ def new_tensors_of_sizes() -> Iterator[NotedDoubles]:
     functions = {"asarray": _asarray, "from_numpy": _from_numpy}
     places: list[tuple[Any, str, Any]] = [(torch, name, function) for name, function in functions.items()]
     places += [(torch.Tensor, "new_tensor", _new_tensor), tensors_of_doubles(is_double)]
-    with replaced(places), noted_doubles() as doubles, _OfArrays():
-        yield doubles
+    with replaced(places), noted_numbers() as numbers, _OfArrays():
+        yield numbers
 
 
 def _new_tensor(self: torch.Tensor, data: Any, **options: Any) -> torch.Tensor:

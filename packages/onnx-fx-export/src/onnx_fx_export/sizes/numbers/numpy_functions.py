@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from onnx_fx_export.sizes.numbers.arrays import SizeArray, holds_sizes, is_size, note_double
+from onnx_fx_export.sizes.numbers.arrays import SizeArray, holds_sizes, is_size, note_number
 from onnx_fx_export.torch_private import hint_of
 from onnxops_core.exporting import original, replaced
 from onnxops_decomp.exporting import helpers_of, homes_of
@@ -94,9 +94,8 @@ def _of_kind(name: str, compute: Callable[..., Any]) -> Callable[..., Any]:
             return None
         with np.errstate(all="ignore"):
             kind = np.asarray(usual(*map(_example_of, numbers))).dtype.kind
-        if kind == "f":
-            return note_double(torch.sym_float(found))
-        return torch.sym_int(found) if kind == "i" else found
+        to_kind: Callable[[Any], Any] | None = {"f": torch.sym_float, "i": torch.sym_int}.get(kind)
+        return note_number(found if to_kind is None else to_kind(found))
 
     return function
 
@@ -115,7 +114,7 @@ def _over_members(compute: Callable[[Sequence[Any]], Any]) -> Callable[..., Any]
         if not isinstance(numbers, list | tuple) or not all(is_size(n) or isinstance(n, int | float) for n in numbers):
             return None
         is_real = any(isinstance(number, float | torch.SymFloat) for number in numbers)
-        return compute([torch.sym_float(number) for number in numbers] if is_real else numbers)
+        return note_number(compute([torch.sym_float(number) for number in numbers] if is_real else numbers))
 
     return function
 
@@ -187,7 +186,7 @@ _OF_MEMBERS: Mapping[str, Callable[[Sequence[Any]], Any]] = {
     "sum": lambda numbers: functools.reduce(operator.add, numbers, 0),
     **dict.fromkeys(("max", "amax"), lambda numbers: functools.reduce(torch.sym_max, numbers)),
     **dict.fromkeys(("min", "amin"), lambda numbers: functools.reduce(torch.sym_min, numbers)),
-    "mean": lambda numbers: note_double(torch.sym_float(functools.reduce(operator.add, numbers)) / len(numbers)),
+    "mean": lambda numbers: torch.sym_float(functools.reduce(operator.add, numbers)) / len(numbers),
 }
 _STAND_INS: Mapping[str, _StandIn] = {
     **{name: _OfNumbers(name, _of_kind(name, compute)) for name, compute in _OF_NUMBERS.items()},
