@@ -11,6 +11,7 @@ import contextlib
 import functools
 import math
 import operator
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ import torch
 from onnx_fx_export.sizes.numbers.arrays import SizeArray, holds_sizes, is_size, note_number
 from onnx_fx_export.torch_private import hint_of
 from onnxops_core.exporting import original, replaced
-from onnxops_decomp.exporting import helpers_of, homes_of
+from onnxops_decomp.exporting import code_names, helpers_of, homes_of
 
 __all__ = ["computes_with_numpy", "numpy_of_sizes"]
 
@@ -45,8 +46,20 @@ def numpy_of_sizes(model: torch.nn.Module) -> Iterator[None]:
 
 
 def computes_with_numpy(model: torch.nn.Module) -> bool:
-    """Tell whether the files that define a model know NumPy."""
-    return any(value is np for home in homes_of(model) for value in [*vars(home).values()])
+    """Tell whether the code of a model names NumPy: its methods, and what these call by name."""
+    waiting = [getattr(module, "function", None) for module in model.modules()]
+    waiting += [value for kind in {*map(type, model.modules())} for value in vars(kind).values()]
+    seen: set[int] = set()
+    while waiting:
+        function = waiting.pop()
+        if id(function) in seen or not isinstance(function, types.FunctionType):
+            continue
+        seen.add(id(function))
+        found = [function.__globals__.get(name) for name in code_names(function.__code__)]
+        if any(value is np for value in found):
+            return True
+        waiting += [value for value in found if isinstance(value, types.FunctionType)]
+    return False
 
 
 class _StandIn:
