@@ -75,7 +75,7 @@ def of_one_size(x: torch.Tensor) -> torch.Tensor:
 
 
 def row_by_row(x: torch.Tensor) -> torch.Tensor:
-    return torch.stack(list(map(torch.neg, x)))
+    return torch.stack([*map(torch.neg, x)])
 
 
 @pytest.mark.parametrize("strategy", [None, "strict"])
