@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
-from ts_models import exported
+from ts_models import exported, scripted_program
 
 import onnx_ts_legacy
 from onnx_ts_legacy.errors import OnnxExporterError
@@ -18,6 +19,9 @@ MEETINGS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "the size of a sum": lambda x, y: x.sum() * (x + y).size(0),
     "a choice": lambda x, y: torch.zeros_like(torch.where(x > 0, x, y)),
     "products": lambda x, y: torch.zeros_like(x[:, None] @ y[:, :, None]),
+    "a sum of transposed tensors": lambda x, y: torch.zeros_like(x.t() + y.t()),
+    "every other column": lambda x, y: torch.zeros_like(torch.where(x[:, ::2] > 0, x[:, ::2], y[:, ::2])),
+    "a tensor like the second one of a sum": lambda x, y: (x.t() * y.t()).sum() * torch.ones_like(y.tril()),
 }
 SIZES = ((4, 4), (7, 7), (1, 1), (5, 1), (1, 5))
 
@@ -48,6 +52,15 @@ BROADCASTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "a cross product": lambda x, y: torch.ones_like(torch.cross(x, y, dim=1)),
     "a loss": lambda x, y: torch.ones_like(torch.nn.functional.mse_loss(x, y, reduction="none")),
     "a sum of products behind a sum": lambda x, y: (x + y).sum() * torch.ones_like(torch.einsum("nk,nk->n", y, x)),
+    "a sum of products behind one of transposed tensors": lambda x, y: (
+        (x.t() + y.t()).sum() * torch.ones_like(torch.einsum("nk,nk->n", y, x))
+    ),
+    "a cross product behind every other column": lambda x, y: (
+        (x[:, ::2] - y[:, ::2]).sum() * torch.ones_like(torch.cross(x, y, dim=1))
+    ),
+    "a loss behind an outer product": lambda x, y: (
+        (x.t()[:, None] * y.t()).sum() * torch.ones_like(torch.nn.functional.mse_loss(x, y, reduction="none"))
+    ),
 }
 
 
@@ -140,3 +153,41 @@ def test_sizes_that_meet_on_some_paths_or_by_the_data_are_read_from_the_result(
     example = tuple(torch.randn(count, 3) for count in rows)
     examples = [example, *(tuple(torch.randn(count, 3) for count in sizes) for sizes in SIZES)]
     exported(program, *examples, input_names=["x", "y"], dynamic_axes={"x": {0: "n"}, "y": {0: "m"}})
+
+
+PARTS = {
+    "a sum of products": 'torch.einsum("nk,nk->nk", x, y)',
+    "a sum of transposed tensors": "(x.t() + y.t()).t()",
+    "a product of matrices": "x.t() @ y",
+    "a cut": "y.narrow(0, 0, 3)",
+    "joined columns": "torch.cat([x, y], 1)",
+}
+LATER = {
+    "the size of the second": "torch.ones_like(y.tril()) * y.size(0)",
+    "a cut of the second": "torch.ones_like(y[:3]) * y[:3].size(0)",
+    "joined rows": "torch.ones_like(torch.cat([x, y]))",
+    "a sum of products": 'torch.ones_like(torch.einsum("nk,nk->nk", x, y))',
+    "a comparison": "x.sum() if x.size(0) == y.size(0) else y.sum()",
+}
+
+
+@pytest.mark.parametrize("later", LATER)
+@pytest.mark.parametrize("part", PARTS)
+def test_what_is_left_out_decides_no_size_of_later_calls(part: str, later: str, tmp_path: Path) -> None:
+    body = f"z = x.sum()\nif bool(z > 1000):\n    z = ({PARTS[part]}).sum()\nreturn z + {LATER[later]}"
+    function = scripted_program(tmp_path, "x: torch.Tensor, y: torch.Tensor", body)
+    program = onnx_ts_legacy.export(
+        function,
+        (torch.randn(4, 3), torch.randn(4, 3)),
+        input_names=["x", "y"],
+        dynamic_axes={"x": {0: "n"}, "y": {0: "m"}},
+    )
+    may_be_refused = ((5, 1), (1, 5)) if later == "a sum of products" else ()
+    for sizes in (*SIZES, *(() if may_be_refused else ((5, 7), (2, 3), (7, 2)))):
+        args = tuple(torch.randn(count, 3) for count in sizes)
+        try:
+            (result,) = program(*args)
+        except OnnxExporterError:
+            assert sizes in may_be_refused
+        else:
+            torch.testing.assert_close(result, function(*args))

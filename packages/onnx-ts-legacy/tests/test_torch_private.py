@@ -7,6 +7,7 @@ import warnings
 from typing import Any
 
 import pytest
+import sympy
 import torch
 from torch.onnx.ops import symbolic, symbolic_multi_out
 from torch.overrides import TorchFunctionMode
@@ -39,6 +40,36 @@ def test_a_size_that_is_set_to_be_at_least_one_is_known_to_be() -> None:
     assert private.decided(size >= 1) is True
     assert private.decided(size < 1) is False
     assert private.decided(size >= 2) is None
+
+
+def test_what_was_taken_for_granted_of_sizes_is_told_and_forgotten() -> None:
+    mode = private.fake_mode(private.shape_env())
+    n, m = (mode.shape_env.create_unbacked_symint() for _ in range(2))
+    for size in (n, m):
+        private.set_at_least_one(size)
+
+    for _ in range(2):
+        with private.forgetting(mode.shape_env) as taken:
+            torch._check(m == n)
+            torch._check(n >= 3)
+            assert private.decided(m == n) is True
+
+        relations = (sympy.Eq(m.node.expr, n.node.expr), sympy.Ge(n.node.expr, 3))
+        assert {check.canonical for check in taken} == {relation.canonical for relation in relations}
+        assert [str(m.node.expr), private.decided(m == n), private.decided(n >= 3)] == ["u1", None, None]
+        assert private.decided(m >= 1) is True
+
+
+def test_what_is_taken_for_granted_stays_known() -> None:
+    mode = private.fake_mode(private.shape_env())
+    n, m = (mode.shape_env.create_unbacked_symint() for _ in range(2))
+    with private.forgetting(mode.shape_env) as taken:
+        torch._check(m == n)
+
+    for check in taken:
+        private.take_for_granted(mode.shape_env, check)
+
+    assert private.decided(m == n) is True
 
 
 def test_sizes_with_examples_are_symbols() -> None:

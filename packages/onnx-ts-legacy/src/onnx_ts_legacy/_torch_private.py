@@ -6,6 +6,7 @@ Each function names what it relies on; ``tests/test_torch_private.py`` notices w
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import functools
 import logging
@@ -60,8 +61,8 @@ __all__ = [
     "TensorType",
     "TracerWarning",
     "decided",
-    "deferred_checks",
     "fake_mode",
+    "forgetting",
     "hidden_deprecations",
     "inline_calls",
     "insert_casts",
@@ -84,6 +85,7 @@ __all__ = [
     "shape_as_tensor",
     "shape_env",
     "split",
+    "take_for_granted",
     "trace_graph",
     "traced_graph",
     "traced_value",
@@ -144,9 +146,53 @@ def new_dimension(mode: FakeTensorMode, name: str, hint: int) -> torch.SymInt:
     return cast(torch.SymInt, shape_env.create_symintnode(symbol, hint=hint, source=source))
 
 
-def deferred_checks(shape_env: ShapeEnv) -> frozenset[sympy.Basic]:
-    """Return what torch took for granted of sizes and would check later (``ShapeEnv.deferred_runtime_asserts``)."""
-    return frozenset(check.expr for checks in shape_env.deferred_runtime_asserts.values() for check in checks)
+@contextlib.contextmanager
+def forgetting(shape_env: ShapeEnv) -> Iterator[set[sympy.Basic]]:
+    """Let torch forget behind the body what it took for granted there; the set that is given then tells it.
+
+    What it found out of symbols that are new in the body stays known. (``ShapeEnv.deferred_runtime_asserts``, and what
+    torch concludes of it: ``replacements``, ``axioms``, ``divisible``, ``var_to_range``.)
+    """
+    taken, older = set[sympy.Basic](), dict(shape_env.var_to_range)
+    concluded = {name: copy.copy(getattr(shape_env, name)) for name in ("replacements", "replacements_slocs", "axioms")}
+    checks, divisible = shape_env.deferred_runtime_asserts, set(shape_env.divisible)
+    count, version = shape_env.num_deferred_runtime_asserts, shape_env._replacements_version_counter
+    shape_env.deferred_runtime_asserts = {symbol: list(found) for symbol, found in checks.items()}
+    try:
+        yield taken
+    finally:
+        new, shape_env.deferred_runtime_asserts = shape_env.deferred_runtime_asserts, checks
+        ranges = {symbol: shape_env.var_to_range[symbol] for symbol in older}
+        narrowed = {symbol: known for symbol, known in ranges.items() if known is not older[symbol]}
+        if (shape_env.num_deferred_runtime_asserts, shape_env._replacements_version_counter) != (count, version):
+            taken |= {check.expr for found in new.values() for check in found}
+            taken -= {check.expr for found in checks.values() for check in found}
+        if not taken:
+            taken |= {sympy.Ge(symbol, known.lower) for symbol, known in narrowed.items()}
+        if taken:
+            shape_env.var_to_range.update({symbol: older[symbol] for symbol in narrowed})
+            for name, known in concluded.items():
+                found = getattr(shape_env, name).items()
+                of_new = {fact: truth for fact, truth in found if not fact.free_symbols & older.keys()}
+                setattr(shape_env, name, known | of_new)
+            shape_env.divisible = divisible
+            shape_env.num_deferred_runtime_asserts = count
+            _forget_answers(shape_env)
+
+
+def _forget_answers(shape_env: ShapeEnv) -> None:
+    """Let a ``ShapeEnv`` answer anew what it remembers that it has answered."""
+    shape_env._update_version_counter()
+    shape_env._version_counter += 1
+    shape_env._replacements_version_counter += 1
+    for function in vars(ShapeEnv).values():
+        if hasattr(function, "cache_clear"):
+            function.cache_clear()
+
+
+def take_for_granted(shape_env: ShapeEnv, relation: sympy.Basic) -> None:
+    """Let torch know that a relation of sizes holds (``ShapeEnv.guard_or_defer_runtime_assert``)."""
+    shape_env.guard_or_defer_runtime_assert(relation, "")
 
 
 def set_at_least_one(size: torch.SymInt) -> None:

@@ -134,32 +134,32 @@ def _with_read_sizes(context: ConversionContext, result: Tensor, axes: set[int])
     return tensor
 
 
-def with_equal_sizes(
-    context: ConversionContext, overload: torch._ops.OpOverload, known: frozenset[sympy.Basic], result: Any
-) -> Any:
+def with_equal_sizes(context: ConversionContext, overload: torch._ops.OpOverload, result: Any) -> Any:
     """Return the result of a call in which torch took sizes for equal, as operators do that broadcast by themselves.
 
-    Of declared sizes, that is a condition; others are read from the result, as by :func:`with_met_sizes`.
+    Of declared sizes, that is a condition; others are read from the result, as by :func:`with_met_sizes`. What each run
+    of the program takes for granted so is known in later calls.
 
     Args:
         context: The conversion.
         overload: The operator, of whose kind :func:`with_met_sizes` may know more.
-        known: What had been taken for granted before.
         result: The result.
 
     Raises:
         DynamicDimensionError: If the sizes differ in the example.
     """
-    new = private.deferred_checks(context.metadata.shape_env) - known
-    if not new or is_pointwise(overload) or overload is torch.ops.aten.matmul.default:
-        return result
     metadata, read = context.metadata, set[sympy.Basic]()
-    for check in sorted(new, key=str):
+    is_broadcast = is_pointwise(overload) or overload is torch.ops.aten.matmul.default
+    for check in sorted(metadata.taken, key=str):
         taken = metadata.resolved(metadata.symbols.renamed(check))
         # What is a quotient divides elements among sizes, which torch checks at each call.
         if not isinstance(taken, sympy.Eq) or not all(
             side.free_symbols and not side.atoms(sympy.Function) for side in taken.args
         ):
+            if not _is_inside(context):
+                private.take_for_granted(metadata.shape_env, check)
+            continue
+        if is_broadcast or f"{taken.lhs} == {taken.rhs}" in context.conditions:
             continue
         if _is_inside(context) or not metadata.is_declared(taken):
             read |= check.free_symbols
@@ -170,6 +170,7 @@ def with_equal_sizes(
                 "Export the model with an example in which they do not, or expand the operand before the call."
             )
         context.conditions.setdefault(f"{taken.lhs} == {taken.rhs}", "")
+        private.take_for_granted(metadata.shape_env, check)
     if not read or not isinstance(result, Tensor) or isinstance(result.node, View) or len(result.forms) > 1:
         return result
     sizes = list(enumerate(result.fake.shape))

@@ -107,13 +107,13 @@ def _taken_apart(
     values: tuple[Sequence[Any], Mapping[str, Any]],
 ) -> tuple[Decomposition | None, SymbolNames, list[Any]]:
     """Return the pieces of a call, the names of the sizes in them, and the values that they are called with."""
-    fakes = pytree.tree_map(context.metadata.fake, (tuple(fakes[0]), dict(fakes[1])))
+    forms, fakes = fakes, pytree.tree_map(context.metadata.fake, (tuple(fakes[0]), dict(fakes[1])))
     leaves, structure = pytree.tree_flatten(fakes)
     operands, _ = pytree.tree_flatten((tuple(values[0]), dict(values[1])))
     bound = [value for fake, value in zip(leaves, operands, strict=True) if isinstance(fake, _DYNAMIC)]
     symbols = context.metadata.symbols
     try:
-        with private.quiet_fake_tensors():
+        with context.metadata.forgetting(forms), private.quiet_fake_tensors():
             return decompose(overload, *fakes), symbols, bound
     except LoweringError:
         # It is not the same for all sizes: given examples, torch reports what it assumed of them.

@@ -215,9 +215,9 @@ def _convert_operator(context: ConversionContext, node: Any, args: Sequence[Any]
     context.conditions.update(dict.fromkeys(squeeze_conditions(context.metadata, node, bound), ""))
     if kind in ("aten::chunk", "aten::unsafe_chunk"):
         context.conditions.update(dict.fromkeys(chunk_conditions(context.metadata, bound), source_line(node)))
-    known = private.deferred_checks(context.metadata.shape_env)
+    context.metadata.taken.clear()
     result = with_met_sizes(context, overload, bound, context.call(overload, bound, keyword))
-    result = with_equal_sizes(context, overload, known, result)
+    result = with_equal_sizes(context, overload, result)
     if kind == "aten::slice":
         context.conditions.update(dict.fromkeys(slice_conditions(context, bound, result), source_line(node)))
     if kind == "aten::pow" and isinstance(result, Tensor):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import onnx_ir as ir
@@ -20,9 +20,17 @@ from torch.utils import _pytree as pytree
 from onnx_ts_legacy import _torch_private as private
 from onnx_ts_legacy.errors import DynamicDimensionError, ScriptValueError
 from onnx_ts_legacy.shapes.keys import call_key, form_key, key_of
-from onnx_ts_legacy.shapes.simple_calls import known_form, known_view
+from onnx_ts_legacy.shapes.relations import equations
+from onnx_ts_legacy.shapes.simple_calls import known_form, known_view, with_ones
 from onnx_ts_legacy.shapes.size_rules import ruled_sizes
-from onnx_ts_legacy.shapes.tensor_forms import TensorForm, is_tensor, size_at
+from onnx_ts_legacy.shapes.tensor_forms import (
+    TensorForm,
+    contiguous_strides,
+    forget_fakes,
+    free_symbols,
+    is_tensor,
+    size_at,
+)
 from onnxops_decomp import OpBuilder
 from onnxops_decomp.exporting import SymbolNames, at_sizes, plain_fake
 
@@ -45,6 +53,10 @@ class Metadata:
 
     Args:
         op: Builder of the main graph.
+
+    Attributes:
+        taken: What the calls take for granted of sizes, since it was last cleared.
+        followed: What sizes follow from that are read at run time nevertheless.
     """
 
     def __init__(self, op: OpBuilder) -> None:
@@ -55,7 +67,8 @@ class Metadata:
         self._hints: dict[str, int] = {}
         self._canonical: dict[Any, TensorForm] = {}
         self._at_least_one: list[torch.SymInt] = []
-        self._known: dict[Any, tuple[Any, int | None]] = {}
+        self._known: dict[Any, tuple[Any, int | None, Set[sympy.Basic]]] = {}
+        self.taken: set[sympy.Basic] = set()
         self._contiguous: dict[int, tuple[bool, TensorForm]] = {}
         self._assumed: dict[sympy.Basic, sympy.Basic] = {}
         self.followed: dict[sympy.Symbol, sympy.Expr] = {}
@@ -120,7 +133,7 @@ class Metadata:
 
     def empty(self, dtype: torch.dtype, sizes: Sequence[int | torch.SymInt]) -> TensorForm:
         """Return the form of a contiguous tensor."""
-        form = self.strided(dtype, sizes, _contiguous_strides(sizes))
+        form = self.strided(dtype, sizes, contiguous_strides(sizes))
         self._contiguous[id(form)] = True, form
         return form
 
@@ -202,6 +215,9 @@ class Metadata:
         examples = {declared.node.expr: example for declared, example in self._declared.values()}
         return at_sizes(expression, examples)
 
+    def _is_one(self, size: int | torch.SymInt) -> bool:
+        return size == 1 if isinstance(size, int) else self.in_example(size.node.expr) == 1
+
     # ---- calls
 
     def canonical(self, fake: torch.Tensor) -> TensorForm:
@@ -234,7 +250,7 @@ class Metadata:
         known = self._contiguous.get(id(form))
         if known is None:
             offset = form.storage_offset()
-            strides = tuple(map(key_of, _contiguous_strides(form.shape)))
+            strides = tuple(map(key_of, contiguous_strides(form.shape)))
             same = isinstance(offset, int) and offset == 0 and strides == tuple(map(key_of, form.stride()))
             known = self._contiguous[id(form)] = (same, form)
         return known[0]
@@ -253,24 +269,47 @@ class Metadata:
             args, kwargs = pytree.tree_map(self._with_assumed, (args, kwargs))
         key = call_key(function, args, kwargs)
         if key in self._known:
-            return self._known[key]
+            result, position, taken = self._known[key]
+            self.taken |= taken
+            return result, position
         known = self._by_rule(function, args, kwargs)
         if known is not None:
-            self._known[key] = known
+            self._known[key] = *known, frozenset()
             return known
-        result, position = self._run(function, args, kwargs)
-        if isinstance(result, bool) and _free_symbols((args, kwargs)):
+        self._tell_ranges()
+        args = with_ones(function, args, self._is_one, self.strided)
+        with self.forgetting((args, kwargs)) as taken:
+            result, position = self._run(function, args, kwargs)
+        if isinstance(result, bool) and free_symbols((args, kwargs)):
             raise ScriptValueError("dynamic sizes may decide the truth value that it gives, which has no ONNX form.")
-        if _free_symbols(result) <= _free_symbols((args, kwargs)):
-            self._known[key] = result, position
+        if free_symbols(result) <= free_symbols((args, kwargs)):
+            self._known[key] = result, position, taken
         else:
-            _forget_fakes((args, kwargs))
+            forget_fakes((args, kwargs))
         return result, position
+
+    @contextlib.contextmanager
+    def forgetting(self, operands: Any) -> Iterator[Set[sympy.Basic]]:
+        """Let calls in the body decide nothing for later ones, which may be made at other sizes.
+
+        A branch may be left out, and of sizes that are broadcast one may be 1.
+
+        Args:
+            operands: What is called with tensors without data.
+
+        Yields:
+            Behind the body, what was taken for granted in it.
+        """
+        with private.forgetting(self.shape_env) as taken:
+            yield taken
+        if taken:
+            self.taken |= taken
+            forget_fakes(operands)
 
     @contextlib.contextmanager
     def assuming(self, relation: sympy.Basic | None, truth: bool) -> Iterator[None]:
         """Take sizes for the numbers that a relation makes them, if it is of this truth, in the calls of the body."""
-        before, found = self._assumed, _equations(relation, truth)
+        before, found = self._assumed, equations(relation, truth)
         self._assumed = {**before, **found}
         try:
             yield
@@ -293,7 +332,7 @@ class Metadata:
         view = known_view(function, args, kwargs)
         if view is not None:
             return self.strided(args[0].dtype, *view), 0
-        form = known_form(function, args, kwargs, self.is_contiguous, lambda size: self.in_example(size.node.expr) == 1)
+        form = known_form(function, args, kwargs, self.is_contiguous, self._is_one)
         return None if form is None else (self.empty(*form), None)
 
     def _run(self, function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> tuple[Any, int | None]:
@@ -306,7 +345,6 @@ class Metadata:
             ScriptValueError: If torch refuses the call.
             DynamicDimensionError: If it fixes a declared size.
         """
-        self._tell_ranges()
         known = len(self.shape_env.replacements)
         try:
             result, position = self._run_symbolic(function, args, kwargs)
@@ -544,35 +582,6 @@ def _filled(leaf: Any) -> Any:
     return torch.zeros(leaf.shape, dtype=leaf.dtype) if isinstance(leaf, torch.Tensor) else leaf
 
 
-def _contiguous_strides(sizes: Sequence[Any]) -> tuple[Any, ...]:
-    if not sizes:
-        return ()
-    strides: list[Any] = [1]
-    for size in reversed(sizes[1:]):
-        # Dimensions of size 0 count as 1; symbolic ones are taken to be neither. Their products cost time.
-        factor = max(size, 1) if isinstance(size, int) else size
-        last = strides[-1]
-        strides.append(factor if isinstance(last, int) and last == 1 else last * factor)
-    return tuple(reversed(strides))
-
-
-def _free_symbols(values: Any) -> set[sympy.Symbol]:
-    """Return the symbols in numbers and in the sizes of tensors, however nested."""
-    leaves = pytree.tree_leaves(values)
-    sizes = [size for leaf in leaves for size in (leaf.shape if is_tensor(leaf) else [leaf])]
-    return {symbol for size in sizes if isinstance(size, torch.SymInt) for symbol in size.node.expr.free_symbols}
-
-
-def _forget_fakes(values: Any) -> None:
-    """Take the fake tensors from forms: they remember the symbols that stand for what is in them, such as its nonzeros.
-
-    The next tensor of such a form holds something else.
-    """
-    for leaf in pytree.tree_leaves(values):
-        if isinstance(leaf, TensorForm) and leaf.layout == torch.strided:
-            leaf.fake = None
-
-
 def viewed_argument(args: Sequence[Any], result: Any) -> int | None:
     """Return the position of the tensor whose memory the result shows, or None."""
     first = result[0] if isinstance(result, list | tuple) and result else result
@@ -582,19 +591,3 @@ def viewed_argument(args: Sequence[Any], result: Any) -> int | None:
         if isinstance(arg, torch.Tensor) and private.same_storage(arg, first):
             return position
     return None
-
-
-def _equations(relation: sympy.Basic | None, truth: bool) -> dict[sympy.Basic, sympy.Basic]:
-    """Return the symbols that a relation of this truth makes equal to numbers."""
-    match relation:
-        case sympy.Not():
-            return _equations(relation.args[0], not truth)
-        case sympy.And() if truth:
-            return {symbol: number for part in relation.args for symbol, number in _equations(part, True).items()}
-        case sympy.Or() if not truth:
-            return {symbol: number for part in relation.args for symbol, number in _equations(part, False).items()}
-        case sympy.Eq() | sympy.Ne() if isinstance(relation, sympy.Eq) is truth:
-            symbols = [side for side in relation.args if side.is_Symbol]
-            numbers = [side for side in relation.args if side.is_Integer]
-            return dict(zip(symbols, numbers, strict=True)) if len(symbols) == len(numbers) == 1 else {}
-    return {}

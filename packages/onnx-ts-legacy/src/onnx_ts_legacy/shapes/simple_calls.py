@@ -16,7 +16,7 @@ from onnx_ts_legacy.errors import ScriptValueError
 from onnx_ts_legacy.shapes.tensor_forms import TensorForm, is_tensor
 from onnxops_decomp.exporting import grouped_mm_form
 
-__all__ = ["is_pointwise", "known_form", "known_view", "same_sizes"]
+__all__ = ["is_pointwise", "known_form", "known_view", "same_sizes", "with_ones"]
 
 aten = torch.ops.aten
 
@@ -79,6 +79,36 @@ def _pointwise_form(
             return None
         _dtypes[key] = dtype
     return _dtypes[key], sizes
+
+
+def with_ones(
+    function: Any,
+    args: Sequence[Any],
+    is_one: Callable[[torch.SymInt], bool],
+    strided: Callable[[torch.dtype, Sequence[Any], Sequence[Any]], TensorForm],
+) -> list[Any]:
+    """Return the arguments of a pointwise call with 1 for sizes that are 1 in the example and meet others.
+
+    Torch does not know which size is that of the result.
+
+    Args:
+        function: The operator.
+        args: Its arguments, tensors as their forms.
+        is_one: Tells whether a size is 1 in the example.
+        strided: Returns the form of a tensor of a dtype, of sizes and of strides.
+    """
+    tensors = [arg for arg in args if is_tensor(arg)]
+    is_known = isinstance(function, torch._ops.OpOverload) and is_pointwise(function)
+    sizes = _broadcast([tuple(tensor.shape) for tensor in tensors], is_one) if is_known else None
+    if sizes is None:
+        return list(args)
+
+    def narrowed(form: TensorForm) -> TensorForm:
+        pairs = list(zip(form.shape, sizes[len(sizes) - form.dim() :], strict=True))
+        met = [1 if not _equal(size, of_result) and is_one(size) else size for size, of_result in pairs]
+        return form if same_sizes(met, form.shape) else strided(form.dtype, met, form.stride())
+
+    return [narrowed(arg) if is_tensor(arg) else arg for arg in args]
 
 
 @functools.cache

@@ -6,9 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import sympy
 import torch
+from torch.utils import _pytree as pytree
 
-__all__ = ["TensorForm", "is_tensor", "size_at"]
+__all__ = ["TensorForm", "contiguous_strides", "forget_fakes", "free_symbols", "is_tensor", "size_at"]
 
 
 class TensorForm:
@@ -74,3 +76,33 @@ def size_at(size: int | torch.SymInt, values: Mapping[str, int], unknown: int) -
         return size
     expression = size.node.expr
     return int(expression.xreplace({s: values.get(str(s), unknown) for s in expression.free_symbols}))
+
+
+def contiguous_strides(sizes: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the strides of a contiguous tensor."""
+    if not sizes:
+        return ()
+    strides: list[Any] = [1]
+    for size in reversed(sizes[1:]):
+        # Dimensions of size 0 count as 1; symbolic ones are taken to be neither. Their products cost time.
+        factor = max(size, 1) if isinstance(size, int) else size
+        last = strides[-1]
+        strides.append(factor if isinstance(last, int) and last == 1 else last * factor)
+    return tuple(reversed(strides))
+
+
+def free_symbols(values: Any) -> set[sympy.Symbol]:
+    """Return the symbols in numbers and in the sizes of tensors, however nested."""
+    leaves = pytree.tree_leaves(values)
+    sizes = [size for leaf in leaves for size in (leaf.shape if is_tensor(leaf) else [leaf])]
+    return {symbol for size in sizes if isinstance(size, torch.SymInt) for symbol in size.node.expr.free_symbols}
+
+
+def forget_fakes(values: Any) -> None:
+    """Take the fake tensors from forms: they remember the symbols that stand for what is in them, such as its nonzeros.
+
+    The next tensor of such a form holds something else.
+    """
+    for leaf in pytree.tree_leaves(values):
+        if isinstance(leaf, TensorForm) and leaf.layout == torch.strided:
+            leaf.fake = None
