@@ -57,3 +57,33 @@ def test_what_an_if_leaves_out_is_no_condition(tmp_path: Path) -> None:
 
     for rows in (0, 1, 5):
         torch.testing.assert_close(program(torch.ones(rows, 3))[0], function(torch.ones(rows, 3)))
+
+
+KEPT = {
+    "the first row": "z = x[:1]",
+    "the last row": "z = x[-1:] * 2",
+    "a tensor like the first row": "z = torch.ones_like(x[:1])",
+    "rows of a transposed tensor": "z = (x.t()[:, :1] + 1).t()",
+    "a view of the first row": "z = x[:1].view(-1, 3) + 1",
+    "a write to the first row": "z = x.clone()\nz[:1, 1:].mul_(3)\nz[:1].t().add_(1)\nz[-1:] = z[:1] * 2",
+    "the numbers of rows": "z = x[x[1:].size(0):] * (x[:1].size(0) + x[2:].numel() + len(x[-1:]))",
+    "what has fewer rows outside": "z = torch.ones(4 + len(fewer), 3) * fewer.size(0)",
+}
+PATHS = {
+    "a branch": "if bool(x.sum() > -1000):",
+    "a branch on the number": "if x.size(0) < 5:",
+    "a loop": "for _ in range(x.size(0) + 1):",
+}
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("body", KEPT)
+def test_what_a_slice_has_in_ifs_and_loops_is_read_from_it(body: str, path: str, tmp_path: Path) -> None:
+    lines = "\n".join(f"    {line}" for line in KEPT[body].split("\n"))
+    text = f"fewer = x[1:]\nz = x\n{PATHS[path]}\n{lines}\nreturn torch.cat([z, torch.ones_like(z)]) * (1 + z.size(0))"
+    function = scripted_program(tmp_path, "x: torch.Tensor", text)
+    program = program_of(function)
+
+    assert program.constraints.conditions == ()
+    for rows in (0, 1, 2, 5):
+        torch.testing.assert_close(program(torch.ones(rows, 3))[0], function(torch.ones(rows, 3)))

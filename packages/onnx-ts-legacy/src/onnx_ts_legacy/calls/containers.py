@@ -21,7 +21,7 @@ from onnx_ts_legacy.calls.sequences import (
     sequence_length,
     sliced,
 )
-from onnx_ts_legacy.calls.size_conditions import note_read_sizes
+from onnx_ts_legacy.calls.size_conditions import with_known_sizes
 from onnx_ts_legacy.errors import ScriptValueError
 from onnx_ts_legacy.state.context import ConversionContext
 from onnx_ts_legacy.state.numbers import negated
@@ -59,8 +59,7 @@ def _length(context: ConversionContext, target: Any) -> Any:
     if isinstance(target, ListRef) and isinstance(target.state, SequenceState):
         return sequence_length(context, target.state)
     if isinstance(target, Tensor):
-        note_read_sizes(context, target)
-        return size_of(context, target, 0)
+        return size_of(context, with_known_sizes(context, target), 0)
     return len(target.items if isinstance(target, ListRef | DictRef) else target)
 
 

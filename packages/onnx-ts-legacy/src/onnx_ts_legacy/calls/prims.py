@@ -12,7 +12,7 @@ import torch
 from onnx_ts_legacy import _torch_private as private
 from onnx_ts_legacy.calls.containers import is_unknown_text, known_key, plain
 from onnx_ts_legacy.calls.rows import Row, rows
-from onnx_ts_legacy.calls.size_conditions import note_read_sizes
+from onnx_ts_legacy.calls.size_conditions import with_known_sizes
 from onnx_ts_legacy.errors import ProgramRaisesError, ScriptValueError
 from onnx_ts_legacy.graph.dtypes import dtype_of_code, scalar_type_code
 from onnx_ts_legacy.graph.sources import asks_for_fused_layer
@@ -207,16 +207,14 @@ def _is_subtype(value: Any, given: Any, wanted: Any) -> bool:
 
 
 def _size(context: ConversionContext, args: Sequence[Any]) -> Any:
-    note_read_sizes(context, args[0])
-    sizes = sizes_of(context, args[0])
+    tensor = with_known_sizes(context, args[0])
     if len(args) == 1:
-        return ListRef(context.heap, tuple(sizes))
-    return size_of(context, args[0], args[1])
+        return ListRef(context.heap, tuple(sizes_of(context, tensor)))
+    return size_of(context, tensor, args[1])
 
 
 def _count(context: ConversionContext, node: Any, args: Sequence[Any]) -> Any:
-    note_read_sizes(context, args[0])
-    return count_of(context, args[0])
+    return count_of(context, with_known_sizes(context, args[0]))
 
 
 def _stride(context: ConversionContext, node: Any, args: Sequence[Any]) -> Any:

@@ -42,12 +42,12 @@ _SQUEEZED_RESULTS = frozenset(("aten::corrcoef", "aten::cov"))
 __all__ = [
     "chunk_conditions",
     "decided_conditions",
-    "note_read_sizes",
     "power_conditions",
-    "slice_conditions",
     "squeeze_conditions",
     "with_equal_sizes",
+    "with_known_sizes",
     "with_met_sizes",
+    "with_sliced_rows",
 ]
 
 
@@ -72,24 +72,27 @@ def chunk_conditions(metadata: Metadata, args: Sequence[Any]) -> list[str]:
     return [f"({expression} + {chunks - 1}) // {chunks} * {chunks - 1} < {expression} or {expression} == 0"]
 
 
-def slice_conditions(context: ConversionContext, args: Sequence[Any], result: Any) -> list[str]:
-    """Return for which sizes a slice has the one row that it was given, as ``x[:1]`` has unless there is none.
+def with_sliced_rows(context: ConversionContext, args: Sequence[Any], result: Any) -> Any:
+    """Return the result of a slice, with the one row that it was given for all sizes: ``x[:1]`` may have none.
 
-    What an ``if`` or a loop may leave out needs no condition.
+    That it has one is a condition. In an ``if`` or a loop, which may be left out, the number is read from the result.
     """
     self, dim, start, end, step = (*args, 0, None, None, 1)[:5]
     dims = (dim, start, end, step)
-    if _is_inside(context) or not isinstance(self, Tensor) or not isinstance(result, Tensor):
-        return []
-    if not all(part is None or isinstance(part, int) for part in dims) or len(self.forms) > 1:
-        return []
+    if not isinstance(self, Tensor) or not isinstance(result, Tensor) or len(self.forms) > 1:
+        return result
+    if not all(part is None or isinstance(part, int) for part in dims):
+        return result
     size, rows = self.fake.shape[dim], result.fake.shape[dim]
     least = None if isinstance(size, int) else _at_zeros(context.metadata, size)
     if least is None or not isinstance(rows, int):
-        return []
+        return result
     if len(range(*slice(start, end, step).indices(max(least, 0)))) == rows:
-        return []
-    return [f"{_resolved(context.metadata, size)} >= 1"]
+        return result
+    if _is_inside(context):
+        return _with_read_sizes(context, result, {dim % result.fake.dim()})
+    context.conditions[f"{_resolved(context.metadata, size)} >= 1"] = source_line(context.node)
+    return result
 
 
 def with_met_sizes(
@@ -124,11 +127,15 @@ def with_met_sizes(
 
 def _with_read_sizes(context: ConversionContext, result: Tensor, axes: set[int]) -> Tensor:
     """Return a tensor of which only the graph knows the sizes along some axes."""
-    metadata, form, value = context.metadata, result.fake, value_of(context, result)
+    metadata, form, node, value = context.metadata, result.fake, result.node, value_of(context, result)
     sizes = [metadata.unknown_size() if axis in axes else size for axis, size in enumerate(form.shape)]
-    form = metadata.empty(form.dtype, sizes)
-    value.shape = ir.Shape(held_dims(metadata.symbols.dims(form), form.dtype))
-    tensor = context.fresh(value, form)
+    if isinstance(node, View):
+        laid_out = [form, sizes, list(form.stride()), form.storage_offset()]
+        view = View(node.parent, node.call, metadata.call(torch.ops.aten.as_strided.default, laid_out, {})[0])
+        view.cached, tensor = node.cached, Tensor(context.heap, view)
+    else:
+        tensor = context.fresh(value, metadata.empty(form.dtype, sizes))
+    value.shape = ir.Shape(held_dims(metadata.symbols.dims(tensor.fake), form.dtype))
     for axis in sorted(axes):
         size_of(context, tensor, axis)
     return tensor
@@ -178,20 +185,28 @@ def with_equal_sizes(context: ConversionContext, overload: torch._ops.OpOverload
     return _with_read_sizes(context, result, axes)
 
 
-def note_read_sizes(context: ConversionContext, tensor: Any) -> None:
-    """Note for which sizes those of a tensor are what they are computed as, as ``x[1:]`` has n - 1 rows unless n is 0.
+def with_known_sizes(context: ConversionContext, tensor: Any) -> Any:
+    """Return a tensor whose sizes are right for all inputs, as those of ``x[1:]`` are not where ``x`` has no row.
+
+    That they are what they are computed as is a condition. In an ``if`` or a loop, which may be left out, they are read
+    from the tensor.
 
     Args:
         context: The conversion.
         tensor: What the node that is converted asks for its sizes.
     """
-    if _is_inside(context) or not isinstance(tensor, Tensor) or len(tensor.forms) > 1:
-        return
-    metadata = context.metadata
-    for size in tensor.fake.shape:
+    if not isinstance(tensor, Tensor) or len(tensor.forms) > 1:
+        return tensor
+    metadata, read = context.metadata, set[int]()
+    for axis, size in enumerate(tensor.fake.shape):
         least = None if isinstance(size, int) else _at_zeros(metadata, size)
-        if least is not None and least < 0:
+        if least is None or least >= 0:
+            continue
+        if _is_inside(context):
+            read.add(axis)
+        else:
             context.conditions[f"{_resolved(metadata, size)} >= 0"] = source_line(context.node)
+    return _with_read_sizes(context, tensor, read) if read else tensor
 
 
 def _at_zeros(metadata: Metadata, size: torch.SymInt) -> int | None:

@@ -20,10 +20,10 @@ from onnx_ts_legacy.calls.sequences import PIECES, counted_pieces, is_cut_at_run
 from onnx_ts_legacy.calls.size_conditions import (
     chunk_conditions,
     power_conditions,
-    slice_conditions,
     squeeze_conditions,
     with_equal_sizes,
     with_met_sizes,
+    with_sliced_rows,
 )
 from onnx_ts_legacy.control_flow.if_ import convert_if
 from onnx_ts_legacy.control_flow.loop import convert_loop
@@ -219,7 +219,7 @@ def _convert_operator(context: ConversionContext, node: Any, args: Sequence[Any]
     result = with_met_sizes(context, overload, bound, context.call(overload, bound, keyword))
     result = with_equal_sizes(context, overload, result)
     if kind == "aten::slice":
-        context.conditions.update(dict.fromkeys(slice_conditions(context, bound, result), source_line(node)))
+        result = with_sliced_rows(context, bound, result)
     if kind == "aten::pow" and isinstance(result, Tensor):
         conditions = power_conditions(context, node, result.fake)
         context.conditions.update(dict.fromkeys(conditions, source_line(node)))
