@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import itertools
 from collections.abc import Callable
 
 import pytest
@@ -18,7 +20,8 @@ class Mixture(torch.nn.Module):
         super().__init__()
         self.function = function
         self.experts = torch.nn.ModuleList([torch.nn.Linear(EXPERTS, EXPERTS) for _ in range(EXPERTS)])
-        self.used = False
+        self.used = self._seen = False
+        self.router = Router()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.function(self, x, x > 0)
@@ -135,10 +138,91 @@ def a_count_in_a_closure(m, x, hit):
     return x + calls[0]
 
 
-TOGETHER = [a_flag, an_attribute, a_count, one_for_the_other, the_last_one, a_count_in_a_closure]
+def a_private_attribute(m, x, hit):
+    m._seen = False
+    for number, expert in enumerate(m.experts):
+        if hit[:, number].any():
+            x = x + expert(x)
+            m._seen = True
+    found, m._seen = x if m._seen else x - 1, False
+    return found
+
+
+class Router(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.was_asked = False
+
+    def forward(self, x):
+        self.was_asked = True
+        return x + 1
+
+
+def an_attribute_of_a_part(m, x, hit):
+    m.router.was_asked = False
+    for number in range(EXPERTS):
+        if hit[:, number].any():
+            x = m.router(x)
+    found, m.router.was_asked = x if m.router.was_asked else x - 1, False
+    return found
+
+
+def a_queue_deep_in_a_dict(m, x, hit):
+    state = {"a": {"b": {"c": {"d": {"e": collections.deque(maxlen=1)}}}}}
+    for number, expert in enumerate(m.experts):
+        if hit[:, number].any():
+            x = x + expert(x)
+            state["a"]["b"]["c"]["d"]["e"].append(1)
+    return x if state["a"]["b"]["c"]["d"]["e"] else x - 1
+
+
+def a_counter(m, x, hit):
+    calls = itertools.count()
+    for number, expert in enumerate(m.experts):
+        if hit[:, number].any():
+            x = x + expert(x)
+            next(calls)
+    return x + next(calls)
+
+
+_calls = 0
+
+
+def _called(x):
+    global _calls
+    _calls += 1
+    return x + 1
+
+
+def _were_calls():
+    return _calls > 0
+
+
+def a_global_of_another_function(m, x, hit):
+    global _calls
+    _calls = 0
+    for number in range(EXPERTS):
+        if hit[:, number].any():
+            x = _called(x)
+    return x if _were_calls() else x - 1
+
+
+TOGETHER = [
+    a_global_of_another_function,
+    a_private_attribute,
+    an_attribute_of_a_part,
+    a_queue_deep_in_a_dict,
+    a_counter,
+    a_flag,
+    an_attribute,
+    a_count,
+    one_for_the_other,
+    the_last_one,
+    a_count_in_a_closure,
+]
 
 
 @pytest.mark.parametrize("function", TOGETHER)
 def test_conditions_that_change_later_code_are_refused(function: Callable[..., torch.Tensor]) -> None:
-    with pytest.raises(CaptureError, match="paths"):
+    with pytest.raises(CaptureError, match="paths|stores in Python objects"):
         export(Mixture(function).eval(), (torch.randn(6, EXPERTS),), dynamic_shapes=({0: "n"},), strategy="both-ways")

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 
+from onnx_fx_export.errors import CaptureError
 from onnx_fx_export.sizes.numbers.arrays import is_size
 from onnx_fx_export.sizes.numbers.torch_private import logarithm_of
 from onnx_fx_export.torch_private import is_decided_by_data
@@ -154,7 +155,7 @@ _MOST_FACTORS = 8
 def _arrangements(n: Any, k: Any = None) -> Any:
     """Return in how many orders ``k`` of ``n`` members can be: ``n * (n - 1) * ...``."""
     if not isinstance(k, int) or not 0 <= k <= _MOST_FACTORS:
-        raise NotImplementedError("math.perm() and math.comb() of a dynamic size take few members, and a known number.")
+        raise CaptureError("math.perm() and math.comb() of a dynamic size take few members, and a known number.")
     return functools.reduce(operator.mul, (n - place for place in range(k)), 1)
 
 
