@@ -224,5 +224,5 @@ TOGETHER = [
 
 @pytest.mark.parametrize("function", TOGETHER)
 def test_conditions_that_change_later_code_are_refused(function: Callable[..., torch.Tensor]) -> None:
-    with pytest.raises(CaptureError, match="paths|stores in Python objects"):
+    with pytest.raises(CaptureError, match=r"paths|stores in Python objects"):
         export(Mixture(function).eval(), (torch.randn(6, EXPERTS),), dynamic_shapes=({0: "n"},), strategy="both-ways")
