@@ -6,6 +6,7 @@ import wave
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 import torch
 from language_models import ENCODER_DECODERS, input_shapes, language_model
@@ -15,6 +16,7 @@ from transformers import WhisperFeatureExtractor
 from onnx_fx_export import InvalidArgumentError, RuntimeSupportError, VerificationError
 from onnx_fx_export.generation import GenerationFolder, Generator, export_folder
 from onnx_fx_export.generation.kinds import kind_of
+from onnx_fx_export.generation.shared_weights import DATA_FILE, save_together
 from onnx_fx_export.generation.verifying import verify_folder
 
 TOKENS = [[5, 9, 4, 7, 0, 0], [8, 3, 6, 9, 11, 12]]
@@ -75,6 +77,28 @@ def test_what_both_graphs_read_is_stored_once(mbart):
     weights = sum(weight.numel() * 4 for weight in model.parameters())  # the head shares the embedding's
     transposed_head = 2048 * 32 * 4
     assert folder.files["model.onnx.data"] < (weights + transposed_head) * 1.05 + 4096 * 100
+
+
+def test_weights_that_begin_alike_are_compared_to_their_ends(tmp_path):
+    first = np.arange(40_000, dtype=np.float32)
+    other, wider = first.copy(), np.append(first, np.float32(0))
+    other[-1] = 0
+    weights = {"a.onnx": [first, other, first.reshape(200, 200)], "b.onnx": [other, wider, first.view(np.int32)]}
+    models = {}
+    for file, arrays in weights.items():
+        values = [ir.Value(name=f"w{i}", const_value=ir.tensor(array)) for i, array in enumerate(arrays)]
+        nodes = [ir.node("Identity", [value]) for value in values]
+        graph = ir.Graph([], [node.outputs[0] for node in nodes], nodes=nodes, initializers=values, name="main_graph")
+        models[file] = ir.Model(graph, ir_version=10)
+
+    save_together(tmp_path, models)
+
+    for file, arrays in weights.items():
+        stored = onnx.load(tmp_path / file).graph.initializer
+        for array, tensor in zip(arrays, stored, strict=True):
+            np.testing.assert_array_equal(onnx.numpy_helper.to_array(tensor), array)
+    pages = [-(-array.nbytes // 4096) for array in (first, other, wider)]
+    assert (sum(pages) - 1) * 4096 < (tmp_path / DATA_FILE).stat().st_size <= sum(pages) * 4096
 
 
 def test_rows_end_where_the_model_ends_them(bart):

@@ -20,6 +20,7 @@ from onnxops_decomp.exporting.program import running, saving
 from onnxops_decomp.exporting.weights import initializers
 from onnxops_decomp.files.model import build_model
 from onnxops_decomp.files.streaming import write_model
+from onnxops_decomp.passes import DerivedTensor, derived, pieces
 
 WEIGHT = torch.randn(64, 64)
 
@@ -32,6 +33,12 @@ class Recorder(io.BytesIO):
     def write(self, data: Any) -> int:
         self.largest = max(self.largest, memoryview(data).nbytes)
         return super().write(data)
+
+
+def set_block_bytes(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    for module in (derived, initializers, pieces):
+        monkeypatch.setattr(module, "BLOCK_BYTES", size)
+    monkeypatch.setattr(pieces, "_WRITTEN_BYTES", size // 3)
 
 
 def model_with(*tensors: torch.Tensor) -> ir.Model:
@@ -159,7 +166,7 @@ def test_a_save_that_fails_leaves_what_was_there(external: bool, broken: str, tm
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.uint8, torch.bool, torch.float64])
 @pytest.mark.parametrize("perm", [(0, 1), (1, 0)])
 def test_weights_are_streamed_in_pieces(dtype: torch.dtype, perm: tuple[int, int], monkeypatch) -> None:
-    monkeypatch.setattr(initializers, "_BLOCK_BYTES", 100)
+    set_block_bytes(monkeypatch, 100)
     tensor = (torch.rand(70, 130) * 3).to(dtype).permute(perm)
     file = io.BytesIO()
     StreamedTensor(tensor).tofile(file)
@@ -167,8 +174,33 @@ def test_weights_are_streamed_in_pieces(dtype: torch.dtype, perm: tuple[int, int
 
 
 def test_weights_of_any_rank_are_streamed(monkeypatch) -> None:
-    monkeypatch.setattr(initializers, "_BLOCK_BYTES", 100)
+    set_block_bytes(monkeypatch, 100)
     for tensor in (torch.tensor(3.0), torch.empty(0, 4), torch.randn(5, 6, 40).permute(2, 0, 1)):
         file = io.BytesIO()
         StreamedTensor(tensor).tofile(file)
         assert file.getvalue() == tensor.contiguous().numpy().tobytes()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.complex128])
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("by_rows", [False, True])
+def test_columns_of_weights_are_joined_while_they_are_written(
+    dtype: torch.dtype, transposed: bool, by_rows: bool, monkeypatch
+) -> None:
+    set_block_bytes(monkeypatch, 100)
+    weights = [(torch.randn(70, width) * 3).to(dtype) for width in (31, 1, 20)]
+    if transposed:
+        weights = [weight.t().contiguous().t() for weight in weights]
+    sources = [StreamedTensor(weight) for weight in weights]
+    expected = torch.cat(weights, 1)
+    dtype_of_file, shape = sources[0].dtype, ir.Shape(expected.shape)
+
+    def beside(*arrays: Any) -> Any:
+        return np.concatenate(arrays, 1)
+
+    tensor = DerivedTensor(beside, sources, name="joined", dtype=dtype_of_file, shape=shape, by_rows=by_rows)
+    file = Recorder()
+    tensor.tofile(file)
+
+    assert file.getvalue() == expected.view(torch.uint8).numpy().tobytes() == tensor.tobytes()
+    assert file.largest <= 100 // 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import mmap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
@@ -17,6 +18,8 @@ DATA_FILE = "model.onnx.data"
 _PAGE = 4096
 # Smaller ones stay in the model files.
 _LARGE = 1024
+# Bytes by which weights are told apart before they are compared, and those that are compared at a time.
+_HEAD, _BLOCK = 1 << 16, 4 << 20
 
 
 def save_together(folder: Path, models: Mapping[str, ir.Model]) -> None:
@@ -32,8 +35,8 @@ def save_together(folder: Path, models: Mapping[str, ir.Model]) -> None:
         OSError: If a file cannot be written.
         SaveError: If a weight cannot be converted.
     """
-    places: dict[bytes, int] = {}
-    with (folder / DATA_FILE).open("wb") as data:
+    places: dict[bytes, list[int]] = {}
+    with (folder / DATA_FILE).open("w+b") as data:
         stored = {value: _stored(value, data, places) for model in models.values() for value in _large(model)}
     with _replaced(stored):
         for file, model in models.items():
@@ -47,25 +50,30 @@ def _large(model: ir.Model) -> Iterator[ir.Value]:
                 yield value
 
 
-def _stored(value: ir.Value, data: BinaryIO, places: dict[bytes, int]) -> ir.ExternalTensor:
+def _stored(value: ir.Value, data: BinaryIO, places: dict[bytes, list[int]]) -> ir.ExternalTensor:
     """Write a weight to a file, at its end, if no equal one is there; return it as one that is stored there.
 
     Args:
         value: The weight.
-        data: The file.
-        places: Where each weight begins, by a digest of its bytes.
+        data: The file, which is read, too.
+        places: Where the weights begin that are of one size and begin with the same bytes, by a digest of both.
     """
     tensor = value.const_value
     assert tensor is not None
     end = data.tell()
     data.write(b"\0" * (-end % _PAGE))
-    begin, digested = data.tell(), _Digested(data)
+    begin, watched = data.tell(), _Watched(data)
     if isinstance(tensor, ir.Tensor | ir.LazyTensor):
-        tensor.tofile(digested)  # piece by piece
+        tensor.tofile(watched)  # piece by piece
     else:
-        digested.write(tensor.tobytes())
+        watched.write(tensor.tobytes())
     length = data.tell() - begin
-    if (known := places.setdefault(digested.digest(), begin)) != begin:
+    alike = places.setdefault(hashlib.blake2b(watched.head + length.to_bytes(8, "little")).digest(), [])
+    data.flush()
+    known = next((place for place in alike if _equal(data, place, begin, length)), begin)
+    if known == begin:
+        alike.append(begin)
+    else:
         data.seek(end)
         data.truncate()
     return ir.ExternalTensor(
@@ -74,24 +82,33 @@ def _stored(value: ir.Value, data: BinaryIO, places: dict[bytes, int]) -> ir.Ext
     )  # fmt: skip
 
 
-class _Digested:
-    """A binary file that knows a digest of what is written to it.
+class _Watched:
+    """A binary file that keeps the first bytes of what is written to it.
+
+    A digest of all of them would take longer than writing them does.
 
     Args:
         file: The file.
     """
 
     def __init__(self, file: BinaryIO) -> None:
-        self._file, self._hash = file, hashlib.blake2b()
+        self._file, self.head = file, b""
 
     def write(self, content: bytes | memoryview) -> int:
         """Write bytes."""
-        self._hash.update(content)
+        if len(self.head) < _HEAD:
+            self.head += bytes(content[: _HEAD - len(self.head)])
         return self._file.write(content)
 
-    def digest(self) -> bytes:
-        """Return the digest of all bytes."""
-        return self._hash.digest()
+
+def _equal(data: BinaryIO, first: int, second: int, length: int) -> bool:
+    """Tell whether a file holds the same bytes at two places."""
+    with mmap.mmap(data.fileno(), 0, access=mmap.ACCESS_READ) as contents:
+        return all(
+            contents[first + begin : first + begin + size] == contents[second + begin : second + begin + size]
+            for begin in range(0, length, _BLOCK)
+            for size in [min(_BLOCK, length - begin)]
+        )
 
 
 @contextlib.contextmanager

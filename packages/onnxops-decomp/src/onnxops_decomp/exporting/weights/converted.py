@@ -10,7 +10,7 @@ import onnx_ir as ir
 import torch
 
 from onnxops_decomp.exporting.errors import SaveError
-from onnxops_decomp.exporting.weights.initializers import StreamedTensor, row_blocks, touch_pages, write_blocks
+from onnxops_decomp.exporting.weights.initializers import StreamedTensor, row_blocks, touch_tensor, write_blocks
 from onnxops_decomp.passes import ComputedTensor
 
 __all__ = ["Cast", "Converted", "ConvertedTensor", "RowConversion", "converted_rows"]
@@ -116,7 +116,7 @@ class ConvertedTensor(ComputedTensor):
         Raises:
             SaveError: If the conversion refuses what the weight holds.
         """
-        touch_pages(self.source)
+        touch_tensor(self.source)
         write_blocks(file, row_blocks(self._rows(), _BLOCK_BYTES), self._converted)
 
     def _converted(self, rows: torch.Tensor) -> torch.Tensor:

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import mmap
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 import torch
 
 from onnxops_decomp.passes import ComputedTensor
+from onnxops_decomp.passes.pieces import BLOCK_BYTES, in_order, touch_pages, write_pieces
 from onnxops_decomp.torch_private import is_without_data
 
-__all__ = ["TIED_KEY", "StreamedTensor", "has_data", "row_blocks", "touch_pages", "write_blocks"]
+__all__ = ["TIED_KEY", "StreamedTensor", "has_data", "row_blocks", "touch_tensor", "write_blocks"]
 
-_BLOCK_BYTES = 4 << 20
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-# Elements side by side: with 4 bytes each, a cache line of what is written, so that none is fetched twice.
-_TILE = 16
-_AHEAD = 2
 
 # Key in a value's ``meta`` of the names that the module has for one weight.
 TIED_KEY = "onnxops.tied"
@@ -58,7 +52,7 @@ class StreamedTensor(ir.tensor_adapters.TorchTensor):
 
     def tofile(self, file: Any) -> None:
         """Write the bytes to a binary file; the next pieces are put in order meanwhile."""
-        touch_pages(self.raw)
+        touch_tensor(self.raw)
         write_blocks(file, _blocks(self.raw.detach()))
 
 
@@ -67,31 +61,17 @@ def write_blocks(
 ) -> None:
     """Write tensors to a binary file, one after the other; the next ones are put in order and converted meanwhile."""
 
-    def prepared(block: torch.Tensor) -> memoryview:
+    def prepared(block: torch.Tensor) -> npt.NDArray[Any]:
         ordered = _in_order(block)
-        return _bytes(ordered if conversion is None else conversion(ordered).contiguous())
+        return _integers(ordered if conversion is None else conversion(ordered).contiguous())
 
-    with ThreadPoolExecutor(_AHEAD) as pool:
-        pending: deque[Future[memoryview]] = deque()
-        for block in blocks:
-            pending.append(pool.submit(prepared, block))
-            if len(pending) > _AHEAD:
-                file.write(pending.popleft().result())
-        for future in pending:
-            file.write(future.result())
+    write_pieces(file, blocks, prepared)
 
 
-def touch_pages(tensor: torch.Tensor) -> None:
-    """Read one element of each page of a tensor that is not in order, in the order of its memory.
-
-    Where the memory is a file that is mapped, it is then read from front to end, and not as the blocks need it.
-    """
-    size = tensor.numel() * tensor.element_size()
-    if tensor.is_contiguous() or tensor.device.type != "cpu" or size <= _BLOCK_BYTES:
-        return
-    step = mmap.PAGESIZE // tensor.element_size()
-    last = sum((count - 1) * stride for count, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    tensor.detach().as_strided((last // step + 1,), (step,)).view(_INTEGERS[tensor.element_size()]).amax()
+def touch_tensor(tensor: torch.Tensor) -> None:
+    """Read the pages of a tensor that is not in order, in the order of its memory, as :func:`touch_pages` does."""
+    if tensor.device.type == "cpu":
+        touch_pages(_integers(tensor))
 
 
 def row_blocks(tensor: torch.Tensor, most_bytes: int) -> Sequence[torch.Tensor]:
@@ -104,29 +84,26 @@ def row_blocks(tensor: torch.Tensor, most_bytes: int) -> Sequence[torch.Tensor]:
 def _blocks(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     """Yield a tensor in row-major order, as pieces that are in order already or small."""
     size = tensor.numel() * tensor.element_size()
-    if size <= _BLOCK_BYTES or (tensor.is_contiguous() and tensor.device.type == "cpu"):
+    if size <= BLOCK_BYTES or (tensor.is_contiguous() and tensor.device.type == "cpu"):
         yield tensor
         return
-    for block in row_blocks(tensor, _BLOCK_BYTES):
+    for block in row_blocks(tensor, BLOCK_BYTES):
         yield from _blocks(block[0]) if len(block) == 1 else [block]
 
 
 def _in_order(block: torch.Tensor) -> torch.Tensor:
-    """Return a block in row-major order; a matrix is copied by tiles that the processor's cache holds."""
+    """Return a block in row-major order, on the CPU."""
     block = block.cpu()
-    if block.is_contiguous():
-        return block
-    # NumPy asks for huge pages, of which a tile touches as many as the block has rows, and takes less time for a tile.
-    old = block.view(_INTEGERS[block.element_size()]).numpy()
-    new = np.empty(old.shape, old.dtype)
-    for start in range(0, old.shape[-1], _TILE):
-        new[..., start : start + _TILE] = old[..., start : start + _TILE]
-    return torch.from_numpy(new).view(block.dtype)
+    return block if block.is_contiguous() else torch.from_numpy(in_order(_integers(block))).view(block.dtype)
 
 
-def _bytes(tensor: torch.Tensor) -> memoryview:
-    data: memoryview = tensor.reshape(-1).view(torch.uint8).numpy().data
-    return data
+def _integers(tensor: torch.Tensor) -> npt.NDArray[Any]:
+    """Return the elements of a tensor on the CPU as integers of the same size, in the same memory.
+
+    There are no integers as large as complex128, which stays what it is.
+    """
+    integers = _INTEGERS.get(tensor.element_size(), tensor.dtype)
+    return tensor.detach().resolve_conj().view(integers).numpy()
 
 
 def has_data(tensor: ir.TensorProtocol) -> bool:

@@ -145,7 +145,10 @@ def _joined(graph: ir.Graph, values: list[ir.Value], op_type: str) -> ir.Value:
     sizes = [list(tensor.shape.numpy()) for tensor in tensors]
     whole = list(sizes[0])
     whole[axis] = sum(each[axis] for each in sizes)
-    tensor = DerivedTensor(partial(_beside, axis), tensors, name=name, dtype=tensors[0].dtype, shape=ir.Shape(whole))
+    tensor = DerivedTensor(
+        partial(_beside, axis), tensors, name=name, dtype=tensors[0].dtype, shape=ir.Shape(whole),
+        by_rows=axis == -1 and len(whole) > 1,
+    )  # fmt: skip
     value = ir.Value(name=name, type=values[0].type, shape=ir.Shape(whole), const_value=tensor)
     graph.initializers.add(value)
     return value
