@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 import statistics
 import subprocess
 import sys
@@ -162,6 +163,15 @@ def ratio(own: list[float], others: list[float]) -> float:
     return statistics.median(other / one for one, other in zip(own, others, strict=True))
 
 
+def copied(folder: Path) -> Path:
+    """Return a copy of a folder.
+
+    Which pages a system keeps a file in depends on who wrote it and how, and decides how fast weights are read that are
+    mapped; copies are written alike.
+    """
+    return Path(shutil.copytree(folder, folder.with_name(f"{folder.name} copied")))
+
+
 def measure(name: str, precision: str, rounds: int, windowed: bool) -> dict[str, Cell]:
     """Measure both folders of one model; what the builder cannot write has no figures."""
     with tempfile.TemporaryDirectory() as folder:
@@ -174,6 +184,7 @@ def measure(name: str, precision: str, rounds: int, windowed: bool) -> dict[str,
         except subprocess.CalledProcessError as error:
             print(f"{name}, {precision}: {error.stderr.decode().splitlines()[-1][:100]}", file=sys.stderr)
             return {**dict.fromkeys(COLUMNS), "model": name, "precision": precision}
+        outs = [copied(out) for out in outs]
         counts = [len(onnx.load(out / "model.onnx", load_external_data=False).graph.node) for out in outs]
         # Each loads first as often as the other.
         runs = [one_round(outs) if number % 2 else one_round(outs[::-1])[::-1] for number in range(rounds)]

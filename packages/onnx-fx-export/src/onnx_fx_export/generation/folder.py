@@ -36,7 +36,7 @@ from onnx_fx_export.generation.streaming import StreamedModel, streamed
 from onnx_fx_export.generation.trials import check_place
 from onnx_fx_export.generation.verifying import Compared, verify_folder
 from onnxops_core.exporting import warn_user
-from onnxops_decomp.exporting import FuseSkipNormalization, in_mode, share_caches
+from onnxops_decomp.exporting import DivideWideProducts, FuseSkipNormalization, in_mode, share_caches
 
 __all__ = ["GenerationFolder", "export_folder"]
 
@@ -325,6 +325,7 @@ class _Request:
             )
         if part.reads_steps:
             FuseSkipNormalization()(program.model)
+            DivideWideProducts()(program.model)
         check_sizes(program, type(self.kind.model).__name__, self.kind.context_length(), part.sizes)
         inputs = program.model.graph.inputs
         for value in [value for value in inputs if value.name in part.optional and not value.uses()]:

@@ -168,6 +168,7 @@ from onnxops_decomp.graph.whole_calls import WholeCalls, keep_calls, kept_whole,
 from onnxops_decomp.graph.whole_operators import grouped_mm_form
 from onnxops_decomp.lowerings.scripted import ScriptFunction
 from onnxops_decomp.passes import FoldBatchNormalization
+from onnxops_decomp.runtimes.onnxruntime.divided_products import DivideWideProducts
 from onnxops_decomp.runtimes.onnxruntime.fusions import FuseSkipNormalization
 from onnxops_decomp.runtimes.onnxruntime.kernel_gaps import installed_release
 from onnxops_decomp.runtimes.onnxruntime.shared_caches import share_caches
@@ -207,6 +208,7 @@ __all__ = [
     "Decomposer",
     "Decomposition",
     "Dims",
+    "DivideWideProducts",
     "Example",
     "ExportPath",
     "ExportRecord",

@@ -14,7 +14,7 @@ from onnxops_decomp.passes.derived import DerivedTensor
 from onnxops_decomp.passes.matching import dims, operand, producer, replace_outputs, sweep
 from onnxops_decomp.runtimes.onnxruntime.domain import DOMAIN
 
-__all__ = ["divided", "packed_products", "split_products"]
+__all__ = ["Product", "divided", "packed_products", "product_of", "split_products"]
 
 # What works on the heads of queries and keys before attention reads them.
 _ON_HEADS = {"Reshape", "Transpose", "RMSNormalization", "LayerNormalization", "RotaryEmbedding", "Clip"}
@@ -28,7 +28,7 @@ def packed_products(graph: ir.Graph, before: ir.Node, values: Sequence[ir.Value]
         before: The node before which the product is computed.
         values: The products (B, S, N), of weights that nothing else reads.
     """
-    products = [each for value in values if (each := _product(value)) is not None]
+    products = [each for value in values if (each := product_of(value)) is not None]
     if len(products) != len(values) or len({each.kind for each in products}) != 1:
         return None
     first, like, shape = products[0].node, values[0], dims(values[0])
@@ -124,7 +124,7 @@ def _widths(graph: ir.Graph, values: Sequence[ir.Value]) -> ir.Value:
 def _source(value: ir.Value) -> ir.Value | None:
     """Return the product whose columns become the heads of a value."""
     found: ir.Value | None = value
-    while found is not None and _product(found) is None:
+    while found is not None and product_of(found) is None:
         node = found.producer()
         found = None if node is None or node.domain or node.op_type not in _ON_HEADS else operand(node, 0)
     return found
@@ -159,8 +159,14 @@ def _beside(axis: int, *arrays: npt.NDArray[np.generic]) -> npt.NDArray[np.gener
 
 
 @dataclasses.dataclass(frozen=True)
-class _Product:
-    """A product with weights that nothing else reads, and a bias behind it."""
+class Product:
+    """A product with weights that nothing else reads, and a bias behind it.
+
+    Attributes:
+        node: A MatMul or MatMulNBits.
+        places: Where its weights are among its inputs.
+        bias: What an Add puts to the product, if there is one.
+    """
 
     node: ir.Node
     places: tuple[int, ...]
@@ -179,7 +185,8 @@ class _Product:
         return (self.node.op_type, id(self.node.inputs[0]), self.places, self.bias is None, tuple(sorted(own.items())))
 
 
-def _product(value: ir.Value) -> _Product | None:
+def product_of(value: ir.Value) -> Product | None:
+    """Return how a value is a product, or None if it is not one by weights that nothing else reads."""
     bias, add = None, producer(value, "Add")
     if add is not None:
         biases = [each for each in add.inputs if each is not None and each.is_initializer()]
@@ -191,7 +198,7 @@ def _product(value: ir.Value) -> _Product | None:
     if node is None or (node.domain, node.op_type) not in (("", "MatMul"), (DOMAIN, "MatMulNBits")):
         return None
     places = tuple(place for place, each in enumerate(node.inputs) if place and each is not None)
-    result = _Product(node, places, bias)
+    result = Product(node, places, bias)
     # Zeros of four bits are packed in pairs, which do not join where their number is odd.
     if node.op_type == "MatMulNBits" and not set(places) <= {1, 2, 5}:
         return None
