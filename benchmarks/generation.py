@@ -51,6 +51,7 @@ _MIXED = {"sliding_window": 128, "layer_types": ["sliding_attention", "full_atte
 # Those that the builder knows, too, but that are not timed.
 COUNTED: dict[str, tuple[str, dict[str, Any]]] = {
     **MODELS,
+    "olmo2": ("Olmo2Config", {}),
     "qwen2": ("Qwen2Config", {}),
     "phi": ("PhiConfig", {}),
     "gemma": ("GemmaConfig", {}),
