@@ -53,6 +53,11 @@ CASES: dict[str, tuple[Callable[..., Any], Inputs, Any]] = {
         ({0: "n"}, {0: "n"}, {0: "m"}, {0: "m"}),
     ),
     "cdist": (torch.cdist, lambda n, m: (torch.randn(5 * n, 3), torch.randn(m, 3)), ({0: "k"}, {0: "m"})),
+    "cdist by products": (
+        lambda x, y: torch.cdist(x, y, compute_mode="use_mm_for_euclid_dist"),
+        lambda n, m: (torch.randn(5 * n, 3), torch.randn(m, 3)),
+        ({0: "k"}, {0: "m"}),
+    ),
     "irfft": (lambda x: torch.fft.irfft(x, 10, 1), matrix, (BOTH,)),
     "hfft": (lambda x: torch.fft.hfft(x, 10, 0, "ortho"), matrix, (BOTH,)),
     "fft": (lambda x: torch.view_as_real(torch.fft.fft(x, 5, 0)), matrix, (BOTH,)),
@@ -129,3 +134,15 @@ def test_a_window_of_the_whole_example_leaves_its_size_dynamic(size: int, kernel
     for length in (kernel, kernel + 1, size, 8, 11):
         x = torch.randn(1, 2, length)
         torch.testing.assert_close(program(x), pool(x))
+
+
+@pytest.mark.parametrize("rows", [25, 26])
+def test_many_rows_are_multiplied_where_their_number_is_fixed(rows: int) -> None:
+    """As torch does for more than 25, which takes a tenth of the time."""
+    batch = {0: "batch"}
+    example = (torch.randn(2, rows, 4), torch.randn(2, 20, 4))
+    program = export(lambda *x: torch.cdist(*x), example, dynamic_shapes=((batch, batch),))
+    assert ("MatMul" in {node.op_type for node in program.model.graph}) == (rows > 25)
+    for count in (1, 3):
+        args = (torch.randn(count, rows, 4), torch.randn(count, 20, 4))
+        torch.testing.assert_close(program(*args), torch.cdist(*args), rtol=1e-4, atol=1e-4)

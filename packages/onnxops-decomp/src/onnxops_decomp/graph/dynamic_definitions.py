@@ -127,8 +127,11 @@ def _fill_diagonal_(input: torch.Tensor, fill_value: Any, wrap: bool = False) ->
 
 
 def _cdist(x1: torch.Tensor, x2: torch.Tensor, p: float = 2.0, compute_mode: str | None = None) -> torch.Tensor:
-    """See ``torch.cdist``; without the mode that chooses by the number of rows how the same distances are computed."""
-    return torch.cdist(x1, x2, p, compute_mode="donot_use_mm_for_euclid_dist")
+    """See ``torch.cdist``; where numbers of rows are open, they do not choose how the same distances are computed."""
+    by_rows = compute_mode in (None, "use_mm_for_euclid_dist_if_necessary")
+    if by_rows and any(isinstance(rows.shape[-2], torch.SymInt) for rows in (x1, x2) if rows.dim() > 1):
+        compute_mode = "donot_use_mm_for_euclid_dist"
+    return torch.cdist(x1, x2, p, compute_mode or "use_mm_for_euclid_dist_if_necessary")
 
 
 # ---- pooling
