@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from onnx_fx_export import export
 from onnx_fx_export.lower import mutations
@@ -86,6 +87,24 @@ def another_dtype(x):
     return y, y[:, 0] + 1
 
 
+def the_same_dtype(x):
+    y = x * 2
+    half = y.half()
+    same = (y + x).type_as(half.float())
+    also = same.to(torch.float32).to(x.device)
+    same[1:] += 1
+    also[:, 0].mul_(2)
+    y[0] = half[1]
+    return y, half, same, also
+
+
+def like_what_is_written(x):
+    y = x + 1
+    other = x.cos().type_as(y)
+    y[1:] += other[:1]
+    return y, other
+
+
 def several_dimensions_in_another_order(x):
     y = x.sin()
     y.movedim(1, 0)[2].sub_(4)
@@ -110,6 +129,8 @@ OWN = [
     unpacked_columns,
     itself,
     another_dtype,
+    the_same_dtype,
+    like_what_is_written,
     several_dimensions_in_another_order,
     the_input,
 ]
@@ -183,3 +204,43 @@ def test_a_buffer_is_written_through_its_views() -> None:
 
     torch.testing.assert_close(outputs["output"], model(x))
     torch.testing.assert_close(outputs[program.state["seen"]], model.seen)
+
+
+# What shows its operand though the schema does not say so, and what gives it as there is nothing to do.
+SILENT: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "einsum": lambda y: torch.einsum("ij->ji", y),
+    "einsum in the same order": lambda y: torch.einsum("ij->ij", y),
+    "meshgrid": lambda y: torch.meshgrid(y[0], y[1], indexing="ij")[0],
+    "broadcast_tensors": lambda y: torch.broadcast_tensors(y, y)[0],
+    "atleast_2d": torch.atleast_2d,
+    "sum_to_size": lambda y: y.sum_to_size(y.shape),
+    "type_as": lambda y: y.type_as(y),
+    "to": lambda y: y.to(torch.float32),
+    "dropout": lambda y: F.dropout(y, 0.5, False),
+    "dropout of nothing": lambda y: F.dropout(y, 0.0, True),
+    "feature_alpha_dropout": lambda y: F.feature_alpha_dropout(y, 0.5, False),
+    "casts and dropout": lambda y: F.dropout(y.type_as(y).to(torch.float32), 0.5, False).float(),
+    "dropout of a part": lambda y: F.dropout(torch.stack([y, y]).unbind(0)[1], 0.5, False),
+    "another dtype": lambda y: y.double().float(),
+    "a copy": lambda y: y.to(torch.float32, copy=True),
+}
+
+
+@pytest.mark.filterwarnings("ignore:The model changes its input")
+@pytest.mark.parametrize("writes_source", [True, False])
+@pytest.mark.parametrize("name", SILENT)
+def test_views_that_no_schema_tells_of_are_seen(name: str, writes_source: bool) -> None:
+    show = SILENT[name]
+
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y, other = x * 2, x + 1
+        shown = show(y)
+        (y if writes_source else shown)[..., 0] += 1
+        return shown * 1, y + 0, other.sin_()
+
+    def left_to_torch(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        torch.add(x, 1, out=x)
+        return function(x)
+
+    is_right(function)
+    is_right(left_to_torch)

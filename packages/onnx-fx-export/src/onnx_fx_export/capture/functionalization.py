@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch.export.graph_signature import InputKind
@@ -16,7 +17,14 @@ from onnx_fx_export.capture.torch_private import scans_over_no_rows
 from onnx_fx_export.errors import CaptureError, DynamicShapeError, MutationError
 from onnx_fx_export.origin import source_line
 from onnx_fx_export.torch_private import hint_of, interpreted_nodes
-from onnxops_decomp.exporting import keep_calls, restore_calls, written_arguments
+from onnxops_decomp.exporting import (
+    hands_through,
+    keep_calls,
+    restore_calls,
+    shown_nodes,
+    shows_silently,
+    written_arguments,
+)
 
 __all__ = ["functionalized"]
 
@@ -35,7 +43,7 @@ def functionalized(program: torch.export.ExportedProgram) -> torch.export.Export
     if repeated := [node for node in program.graph.nodes if any(map(_repeats_memory, written_arguments(node)))]:
         raise _overlapping(repeated)
     try:
-        with _selected_parts(program.graph_module), separated_operands(program.graph_module), scans_over_no_rows():
+        with _plain_views(program.graph_module), separated_operands(program.graph_module), scans_over_no_rows():
             result = _functionalized_on_tuples(program)
     except Exception as error:
         if overlapping := [node for node in program.graph.nodes if any(map(_overlaps, written_arguments(node)))]:
@@ -80,7 +88,7 @@ def _functionalized_on_tuples(program: torch.export.ExportedProgram) -> torch.ex
     program.example_inputs = None
     keep_calls(program.graph_module)
     try:
-        result: torch.export.ExportedProgram = program.run_decompositions({})
+        result: torch.export.ExportedProgram = program.run_decompositions(_of_silent_views(program.graph))
         restore_calls(result.graph_module)
     finally:
         restore_calls(program.graph_module)
@@ -89,6 +97,22 @@ def _functionalized_on_tuples(program: torch.export.ExportedProgram) -> torch.ex
     vars(result.module_call_graph[0].signature).update(containers)
     result.example_inputs = example
     return result
+
+
+def _of_silent_views(graph: torch.fx.Graph) -> dict[torch._ops.OperatorBase, Callable[..., Any]]:
+    """Return torch's definitions of the calls that may show memory which is written to, and whose schema denies it.
+
+    ``einsum`` of one operand and ``meshgrid`` are examples: torch keeps such calls whole, and takes their results for
+    new ones.
+    """
+    written = {shown for node in graph.nodes for one in written_arguments(node) for shown in shown_nodes(one)}
+    silent = {
+        node.target for node in graph.nodes if shows_silently(node) and not written.isdisjoint(shown_nodes(node))
+    }
+    if not silent:
+        return {}
+    definitions = torch.export.default_decompositions()
+    return {target: definitions[target] for target in silent if target in definitions}
 
 
 def _output_dtypes(program: torch.export.ExportedProgram) -> list[torch.dtype]:
@@ -162,26 +186,36 @@ def _is_dynamic(size: int | torch.SymInt) -> bool:
 
 
 @contextlib.contextmanager
-def _selected_parts(module: torch.fx.GraphModule) -> Iterator[None]:
-    """Read what ``unbind`` gives by ``select`` meanwhile, to which torch can write at any size."""
+def _plain_views(module: torch.fx.GraphModule) -> Iterator[None]:
+    """Read what ``unbind`` gives by ``select`` meanwhile, to which torch can write at any size.
+
+    Calls that give their operand itself, as dropout does that drops nothing, are aliases for torch then.
+    """
     graph = module.graph
     parts = [
-        (part, node)
+        part
         for node in graph.find_nodes(op="call_function", target=aten.unbind.int)
         for part in node.users
         if part.target is operator.getitem
     ]
-    selected: list[tuple[torch.fx.Node, torch.fx.Node]] = []
-    for part, node in parts:
-        source, axis = node.args[0], node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
+    put: list[tuple[torch.fx.Node, torch.fx.Node]] = []
+    for part in (*parts, *filter(hands_through, list(graph.nodes))):
+        source, *others = part.args
         with graph.inserting_before(part):
-            new = graph.call_function(aten.select.int, (source, axis, part.args[1]))
+            if part.target is operator.getitem:
+                new = graph.call_function(aten.select.int, (source.args[0], _axis(source), *others))
+            else:
+                new = graph.call_function(aten.alias.default, (source,))
         new.meta.update(part.meta)
         part.replace_all_uses_with(new)
-        selected.append((new, part))
+        put.append((new, part))
     try:
         yield
     finally:
-        for new, part in selected:
+        for new, part in put:
             new.replace_all_uses_with(part)
             graph.erase_node(new)
+
+
+def _axis(unbind: torch.fx.Node) -> Any:
+    return unbind.args[1] if len(unbind.args) > 1 else unbind.kwargs.get("dim", 0)

@@ -12,7 +12,14 @@ from typing import Any, NamedTuple
 
 import torch
 
-from onnxops_decomp.exporting import AtenTrait, has_aten_trait, shared_writes, shown_nodes, written_arguments
+from onnxops_decomp.exporting import (
+    AtenTrait,
+    hands_through,
+    has_aten_trait,
+    shared_writes,
+    shown_nodes,
+    written_arguments,
+)
 
 __all__ = ["written_through"]
 
@@ -173,7 +180,7 @@ def _view(node: _Node) -> _View | None:
     shown, value = source.meta.get("val"), node.meta.get("val")
     if not isinstance(shown, torch.Tensor) or not isinstance(value, torch.Tensor) or shown.dtype != value.dtype:
         return None
-    if node.target in _SAME:
+    if node.target in _SAME or hands_through(node):
         return _View(source, None)
     if has_aten_trait(node.target, AtenTrait.CONJUGATES) or has_aten_trait(node.target, AtenTrait.MAY_COPY):
         return None

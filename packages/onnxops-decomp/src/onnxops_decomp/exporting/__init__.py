@@ -154,10 +154,12 @@ from onnxops_decomp.graph.decompose import Decomposer, Decomposition
 from onnxops_decomp.graph.definitions import masked_index, torch_definition
 from onnxops_decomp.graph.graph_lowering import Failure, GraphLowering, NodeHandler, RegionHandler
 from onnxops_decomp.graph.mutation import (
+    hands_through,
     needs_functionalization,
     shared_writes,
     shown_inputs,
     shown_nodes,
+    shows_silently,
     written_arguments,
     written_inputs,
     written_roots,
@@ -304,6 +306,7 @@ __all__ = [
     "functional_overload",
     "gradient_mode",
     "grouped_mm_form",
+    "hands_through",
     "has_aten_trait",
     "has_autocast_kernel",
     "has_trait",
@@ -376,6 +379,7 @@ __all__ = [
     "shared_writes",
     "shown_inputs",
     "shown_nodes",
+    "shows_silently",
     "smallest_declared",
     "stamp_nodes",
     "stamp_values",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import torch
 
@@ -16,11 +16,13 @@ from onnxops_decomp.spec.aten_traits import AtenTrait, has_aten_trait
 from onnxops_decomp.torch_private import is_composite
 
 __all__ = [
+    "hands_through",
     "is_written_while_used",
     "needs_functionalization",
     "shared_writes",
     "shown_inputs",
     "shown_nodes",
+    "shows_silently",
     "written_arguments",
     "written_inputs",
     "written_roots",
@@ -34,6 +36,8 @@ _WITHOUT_ALIASES = (
 )
 
 _CASTS = frozenset(("to", "type_as"))
+# What a cast may change.
+_OF_CASTS = ("dtype", "device", "layout")
 
 
 def written_arguments(node: torch.fx.Node) -> list[torch.fx.Node]:
@@ -132,19 +136,53 @@ def _aliased_operands(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
     if not isinstance(target, torch._ops.OpOverload):
         yield from node.all_input_nodes
         return
+    if target._opname in _CASTS:  # what gives the dtype is not shown
+        yield from _nodes_in(node.args[0] if node.args else None)
+        return
     places = _shared_places(target)
     if places is not None:
         for index in places:
             yield from _nodes_in(node.args[index] if index < len(node.args) else None)
-    elif is_composite(target) and not has_aten_trait(target, AtenTrait.FRESH):
+    elif shows_silently(node):
         yield from node.all_input_nodes
+
+
+def shows_silently(node: torch.fx.Node) -> bool:
+    """Tell whether the result of a call may share memory with an operand although the schema says that it is new."""
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload) or _shared_places(target) is not None:
+        return False
+    return is_composite(target) and not has_aten_trait(target, AtenTrait.FRESH)
 
 
 def _casts(node: torch.fx.Node) -> bool:
     """Tell whether a call that hands its operand through if it has the wanted dtype is given one of another dtype."""
+    return (kinds := _cast_kinds(node)) is not None and kinds[0].dtype != kinds[1].dtype
+
+
+def hands_through(node: torch.fx.Node) -> bool:
+    """Tell whether a call that may cast its operand, or drop some of it, gives the operand itself."""
+    kinds, given = _cast_kinds(node), _named_arguments(node)
+    if has_aten_trait(node.target, AtenTrait.DROPOUT):
+        return given.get("train") is False or given.get("p") == 0
+    if kinds is None or any(getattr(kinds[0], name) != getattr(kinds[1], name) for name in _OF_CASTS):
+        return False
+    return not given.get("copy") and given.get("memory_format") in (None, torch.preserve_format)
+
+
+def _named_arguments(node: torch.fx.Node) -> Mapping[str, object]:
+    """Return what a call of an operator is given, by the names of its schema."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return {}
+    arguments = node.target._schema.arguments
+    return {argument.name: value for argument, value in zip(arguments, node.args, strict=False)} | node.kwargs
+
+
+def _cast_kinds(node: torch.fx.Node) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Return what is known of the operand and the result of a call that may cast."""
     source = node.args[0] if getattr(node.target, "_opname", "") in _CASTS and node.args else None
     before, after = (one.meta.get("val") if isinstance(one, torch.fx.Node) else None for one in (source, node))
-    return isinstance(before, torch.Tensor) and isinstance(after, torch.Tensor) and before.dtype != after.dtype
+    return (before, after) if isinstance(before, torch.Tensor) and isinstance(after, torch.Tensor) else None
 
 
 @functools.cache
