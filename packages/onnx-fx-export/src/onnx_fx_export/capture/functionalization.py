@@ -99,7 +99,7 @@ def _functionalized_on_tuples(program: torch.export.ExportedProgram) -> torch.ex
     return result
 
 
-def _of_silent_views(graph: torch.fx.Graph) -> dict[torch._ops.OperatorBase, Callable[..., Any]]:
+def _of_silent_views(graph: torch.fx.Graph) -> dict[Any, Callable[..., Any]]:
     """Return torch's definitions of the calls that may show memory which is written to, and whose schema denies it.
 
     ``einsum`` of one operand and ``meshgrid`` are examples: torch keeps such calls whole, and takes their results for

@@ -15,6 +15,7 @@ from onnx_ts_legacy.calls.packed_sequences import PACKING
 from onnx_ts_legacy.calls.recurrent import CELLS
 from onnx_ts_legacy.calls.results import check_results, wrapped
 from onnx_ts_legacy.calls.scalars import binary
+from onnx_ts_legacy.calls.silent_views import silent_views
 from onnx_ts_legacy.conversion.decomposition import lower_by_pieces, lower_under_autocast
 from onnx_ts_legacy.enumerations import OperatorExportTypes
 from onnx_ts_legacy.graph.autocast import may_cast_inside
@@ -85,7 +86,8 @@ def call(
         return number
     if has_aten_trait(overload, AtenTrait.DROPOUT) and len(args) == 3 and (args[2] is False or args[1] == 0):
         return args[0]
-    return _lowered_call(context, overload, args, kwargs)
+    views = silent_views(context, overload, args, kwargs)
+    return _lowered_call(context, overload, args, kwargs) if views is None else views
 
 
 def _refuse_choices(overload: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:

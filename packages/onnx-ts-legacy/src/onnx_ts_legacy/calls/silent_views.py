@@ -1,0 +1,58 @@
+"""Calls that give views though their schemas say that the results are new: these views, taken one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from onnx_ts_legacy.state.arguments import frozen
+from onnx_ts_legacy.state.context import ConversionContext
+from onnx_ts_legacy.state.values import ListRef, Tensor
+
+__all__ = ["silent_views"]
+
+aten = torch.ops.aten
+
+
+def silent_views(
+    context: ConversionContext, overload: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
+    """Return the views that a call gives though its schema does not say so, taken one by one; None for other calls."""
+    name = overload._schema.name
+    tensors = frozen(args[1] if name == "aten::einsum" else args[0] if name == "aten::meshgrid" else None)
+    if not isinstance(tensors, list | tuple) or not all(isinstance(each, Tensor) for each in tensors):
+        return None
+    if name == "aten::einsum":
+        return _einsum_view(context, args[0], tensors[0]) if len(tensors) == 1 else None
+    turned = kwargs.get("indexing") == "xy" and len(tensors) > 1
+    flat = [tensors[1], tensors[0], *tensors[2:]] if turned else tensors
+    sizes = [each.fake.shape[0] if each.fake.dim() else 1 for each in flat]
+    grids = []
+    for axis, each in enumerate(flat):
+        shape = [-1 if other == axis else 1 for other in range(len(flat))]
+        column = context.call(aten.view.default, [each, shape], {})
+        grids.append(context.call(aten.expand.default, [column, sizes], {}))
+    if turned:
+        grids[:2] = grids[1], grids[0]
+    return ListRef(context.heap, tuple(grids))
+
+
+def _einsum_view(context: ConversionContext, equation: str, tensor: Tensor) -> Tensor | None:
+    """Return what ``einsum`` of one tensor gives if that is a view, as it is where nothing is added up."""
+    before, _, after = equation.replace(" ", "").partition("->")
+    missing = tensor.fake.dim() - len(before.replace("...", ""))
+    rest = "".join(chr(ord("0") + axis) for axis in range(missing))
+    labels, wanted = list(before.replace("...", rest)), after.replace("...", rest)
+    if "->" not in equation:
+        wanted = rest + "".join(sorted(label for label in set(labels) - set(rest) if labels.count(label) == 1))
+    while twice := next((label for label in labels if labels.count(label) > 1), None):
+        first = labels.index(twice)
+        second = labels.index(twice, first + 1)
+        tensor = context.call(aten.diagonal.default, [tensor, 0, first, second], {})
+        labels = [label for axis, label in enumerate(labels) if axis not in (first, second)] + [twice]
+    if sorted(labels) != sorted(wanted):
+        return None
+    view: Tensor = context.call(aten.permute.default, [tensor, [labels.index(label) for label in wanted]], {})
+    return view
