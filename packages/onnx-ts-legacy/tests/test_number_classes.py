@@ -8,6 +8,7 @@ import inspect
 import math
 import numbers
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from torch import Tensor
 from ts_models import exported
 
 import onnx_ts_legacy
+from onnx_ts_legacy.capture.number_classes import functions_of_numbers
 from onnx_ts_legacy.errors import CaptureError, InvalidArgumentError
 
 X = torch.arange(8.0).reshape(4, 2) + 1
@@ -200,3 +202,20 @@ def test_a_number_stays_one_beside_the_largest_of_it_and_others():
 
     examples = [(torch.randn(1, 2, *sizes),) for sizes in ((48, 36), (20, 40), (64, 64))]
     exported(into_a_square, *examples, dynamic_axes={"x": {2: "height", 3: "width"}}, input_names=["x"])
+
+
+@pytest.mark.parametrize("name", ["floor", "sqrt", "isqrt"])
+def test_functions_by_other_names_stay_replaced_when_another_trace_ends(name):
+    usual = getattr(math, name)
+    home = ModuleType("home")
+    home.other_name = usual
+    first, second = functions_of_numbers([home]), functions_of_numbers([home])
+    first.__enter__()
+    second.__enter__()
+
+    first.__exit__(None, None, None)
+    during = home.other_name
+    second.__exit__(None, None, None)
+
+    assert during is not usual
+    assert home.other_name is usual

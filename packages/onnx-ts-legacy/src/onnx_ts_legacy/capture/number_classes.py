@@ -25,7 +25,7 @@ from onnx_ts_legacy import _torch_private as private
 from onnx_ts_legacy.graph.parts import is_number_of_trace, mark_number_of_trace
 from onnx_ts_legacy.graph.sources import is_library
 from onnxops_core.exporting import original, replaced
-from onnxops_decomp.exporting import INTEGER_FUNCTIONS, MATH_FUNCTIONS, math_stand_ins
+from onnxops_decomp.exporting import INTEGER_FUNCTIONS, MATH_FUNCTIONS, math_stand_in
 
 __all__ = [
     "as_result",
@@ -81,23 +81,51 @@ def functions_of_numbers(homes: Sequence[ModuleType]) -> Iterator[None]:
 
 def _stand_ins(homes: Sequence[ModuleType]) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
     yield from ((home, "len", _length) for home in homes if "len" not in vars(home))
-    for owner, name, count, recorded in _FUNCTIONS:
-        usual = original(owner, name)
-        function = _recorded(usual, count, recorded)
-        yield owner, name, function
-        yield from ((home, key, function) for home in homes for key, value in [*vars(home).items()] if value is usual)
-    yield from math_stand_ins(homes, _is_number, _in_doubles)
-    for home, name in ((torch, "tensor"), (torch, "as_tensor"), (torch, "asarray"), (torch.Tensor, "new_tensor")):
-        yield home, name, _made_of_numbers(original(home, name), int(home is torch.Tensor))
-    for name in _ASSIGNMENTS:
-        method = f"__i{name}__"
-        yield torch.Tensor, method, _assigned(name, original(torch.Tensor, method))
-    for name, chosen in _LOGICAL.items():
-        for method in (f"__{name}__", f"__r{name}__"):
-            yield torch.Tensor, method, _of_truths(original(torch.Tensor, method), chosen)
+    # Asked for anew, because a program may have replaced some.
+    of_python = [original(owner, name) for owner, name, *_ in _FUNCTIONS]
+    of_math = [original(math, name) for name in _OF_MATH]
+    of_torch = [original(owner, name) for owner, name, _ in _METHODS]
+    functions, by_id, methods = _made((*of_python, *of_math), tuple(of_torch))
+    yield from functions
+    yield from methods
+    for home in homes:
+        yield from ((home, key, by_id[id(value)]) for key, value in [*vars(home).items()] if id(value) in by_id)
 
 
-@functools.cache
+_StandIns = tuple[tuple[Any, str, Callable[..., Any]], ...]
+
+
+# Where nobody replaces functions of torch and Python, all exports need the same.
+@functools.lru_cache(8)
+def _made(
+    of_python: tuple[Callable[..., Any], ...], of_torch: tuple[Callable[..., Any], ...]
+) -> tuple[_StandIns, Mapping[int, Callable[..., Any]], _StandIns]:
+    """Return what takes the place of functions of numbers in traces.
+
+    Args:
+        of_python: The functions of ``_FUNCTIONS``, then those of ``_OF_MATH``.
+        of_torch: Those of ``_METHODS``.
+
+    Returns:
+        The place, name and function for each of Python's; by the id of each of Python's, and of what takes its place
+        in a trace of another thread, the function that modules with this one by another name get; and as the first,
+        torch's.
+    """
+    table = [
+        *((owner, name, partial(_recorded, count=count, recorded=how)) for owner, name, count, how in _FUNCTIONS),
+        *((math, name, partial(_of_sizes, name)) for name in _OF_MATH),
+    ]
+    functions = tuple((owner, name, make(usual)) for (owner, name, make), usual in zip(table, of_python, strict=True))
+    by_id = {id(key): made for usual, (*_, made) in zip(of_python, functions, strict=True) for key in (usual, made)}
+    methods = tuple((owner, name, make(usual)) for (owner, name, make), usual in zip(_METHODS, of_torch, strict=True))
+    return functions, by_id, methods
+
+
+def _of_sizes(name: str, usual: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of ``math`` that is recorded where it gets sizes."""
+    return math_stand_in(name, usual, _is_number, _in_doubles)
+
+
 def _assigned(name: str, usual: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """Return what ``+=`` and its like do: a number stays as it is under its other names, a tensor is changed."""
 
@@ -108,8 +136,7 @@ def _assigned(name: str, usual: Callable[[Any, Any], Any]) -> Callable[[Any, Any
     return function
 
 
-@functools.cache
-def _of_truths(usual: Callable[[Any, Any], Any], chosen: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+def _of_truths(chosen: Callable[[Any, Any], Any], usual: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """Return ``&``, ``|`` or ``^``, of which a trace can record none where both operands are truth values of Python."""
 
     @functools.wraps(usual)
@@ -145,13 +172,12 @@ def open_extreme(usual: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-@functools.cache
-def _made_of_numbers(usual: Callable[..., Any], place: int) -> Callable[..., Any]:
+def _made_of_numbers(place: int, usual: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that makes a tensor of numbers, of which a trace records those that it computes.
 
     Args:
-        usual: The function.
         place: Where its arguments have the numbers.
+        usual: The function.
     """
 
     @functools.wraps(usual)
@@ -306,6 +332,18 @@ _LOGICAL: dict[str, Callable[[Any, Any], Any]] = {
     "or": lambda value, other: True if value else other,
     "xor": lambda value, other: not other if value else other,
 }
+_OF_MATH = (*MATH_FUNCTIONS, *INTEGER_FUNCTIONS, "isqrt")
+# With what makes of each what takes its place.
+_METHODS: tuple[tuple[Any, str, Callable[[Callable[..., Any]], Callable[..., Any]]], ...] = (
+    *((torch, name, partial(_made_of_numbers, 0)) for name in ("tensor", "as_tensor", "asarray")),
+    (torch.Tensor, "new_tensor", partial(_made_of_numbers, 1)),
+    *((torch.Tensor, f"__i{name}__", partial(_assigned, name)) for name in _ASSIGNMENTS),
+    *(
+        (torch.Tensor, f"__{start}{name}__", partial(_of_truths, chosen))
+        for name, chosen in _LOGICAL.items()
+        for start in ("", "r")
+    ),
+)
 # With the number of the arguments.
 _FUNCTIONS: tuple[tuple[Any, str, int, Callable[..., Any]], ...] = (
     (builtins, "divmod", 2, lambda left, right: (left // right, left % right)),
@@ -316,7 +354,6 @@ _FUNCTIONS: tuple[tuple[Any, str, int, Callable[..., Any]], ...] = (
 )
 
 
-@functools.cache
 def _recorded(usual: Callable[..., Any], count: int, recorded: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(usual)
     def function(*args: Any, **kwargs: Any) -> Any:

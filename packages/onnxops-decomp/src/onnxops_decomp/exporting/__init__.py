@@ -118,7 +118,12 @@ from onnxops_decomp.exporting.sizes.expressions import (
 )
 from onnxops_decomp.exporting.sizes.homes import helpers_of, homes_of
 from onnxops_decomp.exporting.sizes.layouts import order_relations
-from onnxops_decomp.exporting.sizes.math_functions import INTEGER_FUNCTIONS, MATH_FUNCTIONS, math_stand_ins
+from onnxops_decomp.exporting.sizes.math_functions import (
+    INTEGER_FUNCTIONS,
+    MATH_FUNCTIONS,
+    math_stand_in,
+    math_stand_ins,
+)
 from onnxops_decomp.exporting.sizes.number_classes import class_of_numbers
 from onnxops_decomp.exporting.sizes.other_sizes import Example, fitted_lengths, other_sizes, resampled
 from onnxops_decomp.exporting.state.code import code_names, is_generated_code
@@ -337,6 +342,7 @@ __all__ = [
     "mark_complex",
     "mark_number",
     "masked_index",
+    "math_stand_in",
     "math_stand_ins",
     "meeting_refusal",
     "merge_programs",

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["INTEGER_FUNCTIONS", "MATH_FUNCTIONS", "math_stand_ins"]
+__all__ = ["INTEGER_FUNCTIONS", "MATH_FUNCTIONS", "math_stand_in", "math_stand_ins"]
 
 
 def _log(x: torch.Tensor, base: torch.Tensor | None = None) -> torch.Tensor:
@@ -49,17 +49,22 @@ def math_stand_ins(
         apply: Computes a function, given its name and its arguments, if one of these is.
         others: The names of further functions; ``isqrt`` gives an integer.
     """
+    stand_ins: dict[int, Callable[..., Any]] = {}
     for name in (*MATH_FUNCTIONS, *INTEGER_FUNCTIONS, *others):
         usual = getattr(math, name)
-        stand_in = _stand_in(name, usual, stands_for_number, apply)
+        stand_in = math_stand_in(name, usual, stands_for_number, apply)
         yield math, name, stand_in
-        for home in homes:
-            yield from ((home, key, stand_in) for key, value in list(vars(home).items()) if value is usual)
+        stand_ins[id(usual)] = stand_in
+    # What takes the place of a function keeps it alive, so that its id is its own.
+    for home in homes:
+        yield from ((home, key, stand_ins[id(value)]) for key, value in [*vars(home).items()] if id(value) in stand_ins)
 
 
-def _stand_in(
+def math_stand_in(
     name: str, usual: Callable[..., float], stands_for_number: Callable[[Any], bool], apply: Callable[..., Any]
 ) -> Callable[..., Any]:
+    """Return what takes the place of one function of ``math``; see :func:`math_stand_ins`."""
+
     @functools.wraps(usual)
     def function(*args: Any, **options: Any) -> Any:
         return apply(name, *args, **options) if any(map(stands_for_number, args)) else usual(*args, **options)
