@@ -35,6 +35,20 @@ class Grid(torch.nn.Module):
         return first * 1, second * 1, y
 
 
+class Written(torch.nn.Module):
+    """Writes to a view that is not read any more, which TorchScript takes for a write that nobody sees."""
+
+    def __init__(self, equation: str) -> None:
+        super().__init__()
+        self.equation = equation
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = x + 1
+        torch.einsum(self.equation, [y]).clamp_(min=0)
+        torch.einsum(self.equation, [x]).mul_(2)
+        return x, y
+
+
 def check(model: torch.nn.Module, rank: int, scripted: bool) -> None:
     """Export at sizes of 3 and compare there, and with one dimension larger."""
     file = io.BytesIO()
@@ -44,7 +58,7 @@ def check(model: torch.nn.Module, rank: int, scripted: bool) -> None:
     session = onnxruntime.InferenceSession(file.getvalue(), providers=["CPUExecutionProvider"])
     for rows in (3, 3 if "ii" in getattr(model, "equation", "") else 5):
         x = torch.randn([rows, *[3] * (rank - 1)])
-        for found, wanted in zip(session.run(None, {"x": x.numpy()}), model(x), strict=True):
+        for found, wanted in zip(session.run(None, {"x": x.numpy()}), model(x.clone()), strict=True):
             torch.testing.assert_close(torch.from_numpy(found), wanted)
 
 
@@ -60,3 +74,17 @@ def test_einsum_of_one_tensor(equation: str, scripted: bool) -> None:
 @pytest.mark.parametrize("indexing", ["ij", "xy"])
 def test_meshgrid(indexing: str, scripted: bool) -> None:
     check(Grid(indexing), 2, scripted)
+
+
+@pytest.mark.parametrize("equation", ["ij->ji", "ii->i"])
+def test_a_write_that_nothing_else_shows_is_kept_in_traces(equation: str) -> None:
+    check(Written(equation), 2, scripted=False)
+
+
+def test_a_write_to_a_grid_is_refused() -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        torch.meshgrid([x[0], x[1]], indexing="xy")[1][:, 0].sub_(4)
+        return x
+
+    with pytest.raises(onnx_ts_legacy.errors.UnsupportedOperatorsError, match=r"aten::sub_"):
+        onnx_ts_legacy.export(model, (torch.randn(3, 3),), io.BytesIO())

@@ -396,7 +396,8 @@ def recorded_aliases(refused: Callable[[str], Exception]) -> contextlib.Abstract
     """Let tracing record what it does not, in the threads that trace.
 
     Otherwise ``x.data`` and ``copy.deepcopy(x)`` are constants of the trace, and what is written to
-    ``torch.atleast_2d(x)``, a view whose schema does not say so, is taken out of it, all without a word.
+    ``torch.atleast_2d(x)``, ``torch.einsum("ij->ji", x)`` and grids, views whose schemas do not say so, is taken out
+    of it, all without a word.
     (``torch._VF`` is what ``torch.functional`` calls.)
 
     Args:
@@ -438,6 +439,7 @@ def _replacements(refused: Callable[[str], Exception]) -> list[tuple[Any, str, A
         (torch.Tensor, "__deepcopy__", _traced_copy(original(torch.Tensor, "__deepcopy__"))),
     ]
     found.extend((torch._VF, f"atleast_{rank}d", functools.partial(_at_least, rank)) for rank in _AT_LEAST)
+    found.extend((torch._VF, name, stand_in) for name, stand_in in (("einsum", _einsum), ("meshgrid", _meshgrid)))
     return found
 
 
@@ -524,6 +526,58 @@ def _at_least(rank: int, tensors: Any) -> Any:
     for axis in _AT_LEAST[rank][tensors.dim()] if tensors.dim() < rank else ():
         tensors = tensors.unsqueeze(axis)
     return tensors
+
+
+def _einsum(equation: str, operands: Any, **options: Any) -> Any:
+    tensors = operands if isinstance(operands, list | tuple) else ()
+    axes = einsum_axes(equation, tensors[0].dim()) if len(tensors) == 1 and traces() else None
+    if axes is None:
+        return torch._C._VariableFunctions.einsum(equation, operands, **options)  # type: ignore[attr-defined]
+    tensor, (diagonals, order) = tensors[0], axes
+    for first, second in diagonals:
+        tensor = tensor.diagonal(0, first, second)
+    return tensor.permute(order)
+
+
+def einsum_axes(equation: str, rank: int) -> tuple[list[tuple[int, int]], list[int]] | None:
+    """Return how ``einsum`` of one tensor is a view of it: diagonals, taken in turn, and the order of what is left.
+
+    Args:
+        equation: The equation.
+        rank: The rank of the tensor.
+
+    Returns:
+        The pairs of axes and the permutation; None where elements are added up, or the equation does not fit.
+    """
+    before, arrow, after = equation.replace(" ", "").partition("->")
+    rest = "".join(map(str, range(rank - len(before.replace("...", "")))))
+    labels, wanted = list(before.replace("...", rest)), after.replace("...", rest)
+    if not arrow:
+        wanted = rest + "".join(sorted(label for label in {*labels} - {*rest} if labels.count(label) == 1))
+    diagonals: list[tuple[int, int]] = []
+    while twice := next((label for label in labels if labels.count(label) > 1), None):
+        first = labels.index(twice)
+        second = labels.index(twice, first + 1)
+        diagonals.append((first, second))
+        labels = [label for axis, label in enumerate(labels) if axis not in (first, second)] + [twice]
+    if len(labels) + len(diagonals) != rank or sorted(labels) != sorted(wanted):
+        return None
+    return diagonals, [labels.index(label) for label in wanted]
+
+
+def _meshgrid(tensors: Any, *, indexing: str = "ij") -> Any:
+    given = list(tensors) if isinstance(tensors, list | tuple) else []
+    if not given or not traces() or any(each.dim() > 1 for each in given):
+        return torch._C._VariableFunctions.meshgrid(tensors, indexing=indexing)  # type: ignore[attr-defined]
+    turned = indexing == "xy" and len(given) > 1
+    if turned:
+        given[:2] = given[1], given[0]
+    columns = [each.view([-1 if axis == own else 1 for axis in range(len(given))]) for own, each in enumerate(given)]
+    sizes = [column.shape[axis] for axis, column in enumerate(columns)]
+    grids = [column.expand(sizes) for column in columns]
+    if turned:
+        grids[:2] = grids[1], grids[0]
+    return grids
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from onnx_ts_legacy._torch_private import einsum_axes
 from onnx_ts_legacy.state.arguments import frozen
 from onnx_ts_legacy.state.context import ConversionContext
 from onnx_ts_legacy.state.values import ListRef, Tensor
@@ -41,18 +42,11 @@ def silent_views(
 
 def _einsum_view(context: ConversionContext, equation: str, tensor: Tensor) -> Tensor | None:
     """Return what ``einsum`` of one tensor gives if that is a view, as it is where nothing is added up."""
-    before, _, after = equation.replace(" ", "").partition("->")
-    missing = tensor.fake.dim() - len(before.replace("...", ""))
-    rest = "".join(chr(ord("0") + axis) for axis in range(missing))
-    labels, wanted = list(before.replace("...", rest)), after.replace("...", rest)
-    if "->" not in equation:
-        wanted = rest + "".join(sorted(label for label in set(labels) - set(rest) if labels.count(label) == 1))
-    while twice := next((label for label in labels if labels.count(label) > 1), None):
-        first = labels.index(twice)
-        second = labels.index(twice, first + 1)
-        tensor = context.call(aten.diagonal.default, [tensor, 0, first, second], {})
-        labels = [label for axis, label in enumerate(labels) if axis not in (first, second)] + [twice]
-    if sorted(labels) != sorted(wanted):
+    axes = einsum_axes(equation, tensor.fake.dim())
+    if axes is None:
         return None
-    view: Tensor = context.call(aten.permute.default, [tensor, [labels.index(label) for label in wanted]], {})
+    diagonals, order = axes
+    for first, second in diagonals:
+        tensor = context.call(aten.diagonal.default, [tensor, 0, first, second], {})
+    view: Tensor = context.call(aten.permute.default, [tensor, order], {})
     return view
