@@ -106,9 +106,7 @@ def _of_silent_views(graph: torch.fx.Graph) -> dict[Any, Callable[..., Any]]:
     new ones.
     """
     written = {shown for node in graph.nodes for one in written_arguments(node) for shown in shown_nodes(one)}
-    silent = {
-        node.target for node in graph.nodes if shows_silently(node) and not written.isdisjoint(shown_nodes(node))
-    }
+    silent = {node.target for node in graph.nodes if shows_silently(node) and not written.isdisjoint(shown_nodes(node))}
     if not silent:
         return {}
     definitions = torch.export.default_decompositions()
