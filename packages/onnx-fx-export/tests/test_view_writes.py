@@ -244,3 +244,23 @@ def test_views_that_no_schema_tells_of_are_seen(name: str, writes_source: bool) 
 
     is_right(function)
     is_right(left_to_torch)
+
+
+@pytest.mark.parametrize("writes_source", [True, False])
+@pytest.mark.parametrize("name", SILENT)
+def test_views_are_seen_in_branches(name: str, writes_source: bool) -> None:
+    show = SILENT[name]
+
+    def written(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        shown = show(y)
+        (y if writes_source else shown)[..., 0] += 1
+        return shown.sum(-1) + y.sum(-1)
+
+    class Branches(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.cond(x.sum() > 0, written, lambda x: x.sum(-1), (x,))
+
+    program = export(Branches(), (torch.rand(4, 4),))
+    for x in (torch.rand(4, 4), -torch.rand(4, 4)):
+        torch.testing.assert_close(program(x), Branches()(x))

@@ -44,6 +44,7 @@ from torch.fx.experimental.symbolic_shapes import (
 )
 from torch.onnx.ops import _symbolic_impl
 
+from onnx_ts_legacy.views_of_calls import einsum_axes, grid_views
 from onnxops_core.exporting import original, replaced, symbolic, symbolic_multi_out, without_replacement
 
 __all__ = [
@@ -539,45 +540,12 @@ def _einsum(equation: str, operands: Any, **options: Any) -> Any:
     return tensor.permute(order)
 
 
-def einsum_axes(equation: str, rank: int) -> tuple[list[tuple[int, int]], list[int]] | None:
-    """Return how ``einsum`` of one tensor is a view of it: diagonals, taken in turn, and the order of what is left.
-
-    Args:
-        equation: The equation.
-        rank: The rank of the tensor.
-
-    Returns:
-        The pairs of axes and the permutation; None where elements are added up, or the equation does not fit.
-    """
-    before, arrow, after = equation.replace(" ", "").partition("->")
-    rest = "".join(map(str, range(rank - len(before.replace("...", "")))))
-    labels, wanted = list(before.replace("...", rest)), after.replace("...", rest)
-    if not arrow:
-        wanted = rest + "".join(sorted(label for label in {*labels} - {*rest} if labels.count(label) == 1))
-    diagonals: list[tuple[int, int]] = []
-    while twice := next((label for label in labels if labels.count(label) > 1), None):
-        first = labels.index(twice)
-        second = labels.index(twice, first + 1)
-        diagonals.append((first, second))
-        labels = [label for axis, label in enumerate(labels) if axis not in (first, second)] + [twice]
-    if len(labels) + len(diagonals) != rank or sorted(labels) != sorted(wanted):
-        return None
-    return diagonals, [labels.index(label) for label in wanted]
-
-
 def _meshgrid(tensors: Any, *, indexing: str = "ij") -> Any:
     given = list(tensors) if isinstance(tensors, list | tuple) else []
     if not given or not traces() or any(each.dim() > 1 for each in given):
         return torch._C._VariableFunctions.meshgrid(tensors, indexing=indexing)  # type: ignore[attr-defined]
-    turned = indexing == "xy" and len(given) > 1
-    if turned:
-        given[:2] = given[1], given[0]
-    columns = [each.view([-1 if axis == own else 1 for axis in range(len(given))]) for own, each in enumerate(given)]
-    sizes = [column.shape[axis] for axis, column in enumerate(columns)]
-    grids = [column.expand(sizes) for column in columns]
-    if turned:
-        grids[:2] = grids[1], grids[0]
-    return grids
+    sizes = [each.shape[0] if each.dim() else 1 for each in given]
+    return grid_views(given, sizes, indexing, torch.Tensor.view, torch.Tensor.expand)
 
 
 @contextlib.contextmanager

@@ -88,7 +88,9 @@ def _functionalized_on_tuples(program: torch.export.ExportedProgram) -> torch.ex
     program.example_inputs = None
     keep_calls(program.graph_module)
     try:
-        result: torch.export.ExportedProgram = program.run_decompositions(_of_silent_views(program.graph))
+        result: torch.export.ExportedProgram = program.run_decompositions(
+            _of_silent_views(_graphs(program.graph_module))
+        )
         restore_calls(result.graph_module)
     finally:
         restore_calls(program.graph_module)
@@ -99,14 +101,20 @@ def _functionalized_on_tuples(program: torch.export.ExportedProgram) -> torch.ex
     return result
 
 
-def _of_silent_views(graph: torch.fx.Graph) -> dict[Any, Callable[..., Any]]:
+def _graphs(module: torch.fx.GraphModule) -> list[torch.fx.Graph]:
+    """Return the graph of a module and those of branches and bodies of loops."""
+    return [each.graph for each in module.modules() if isinstance(each, torch.fx.GraphModule)]
+
+
+def _of_silent_views(graphs: Sequence[torch.fx.Graph]) -> dict[Any, Callable[..., Any]]:
     """Return torch's definitions of the calls that may show memory which is written to, and whose schema denies it.
 
     ``einsum`` of one operand and ``meshgrid`` are examples: torch keeps such calls whole, and takes their results for
     new ones.
     """
-    written = {shown for node in graph.nodes for one in written_arguments(node) for shown in shown_nodes(one)}
-    silent = {node.target for node in graph.nodes if shows_silently(node) and not written.isdisjoint(shown_nodes(node))}
+    nodes = [node for graph in graphs for node in graph.nodes]
+    written = {shown for node in nodes for one in written_arguments(node) for shown in shown_nodes(one)}
+    silent = {node.target for node in nodes if shows_silently(node) and not written.isdisjoint(shown_nodes(node))}
     if not silent:
         return {}
     definitions = torch.export.default_decompositions()
@@ -189,21 +197,22 @@ def _plain_views(module: torch.fx.GraphModule) -> Iterator[None]:
 
     Calls that give their operand itself, as dropout does that drops nothing, are aliases for torch then.
     """
-    graph = module.graph
     parts = [
         part
+        for graph in _graphs(module)
         for node in graph.find_nodes(op="call_function", target=aten.unbind.int)
         for part in node.users
         if part.target is operator.getitem
     ]
     put: list[tuple[torch.fx.Node, torch.fx.Node]] = []
-    for part in (*parts, *filter(hands_through, list(graph.nodes))):
+    parts += [node for graph in _graphs(module) for node in graph.nodes if hands_through(node)]
+    for part in parts:
         source, *others = part.args
-        with graph.inserting_before(part):
+        with part.graph.inserting_before(part):
             if part.target is operator.getitem:
-                new = graph.call_function(aten.select.int, (source.args[0], _axis(source), *others))
+                new = part.graph.call_function(aten.select.int, (source.args[0], _axis(source), *others))
             else:
-                new = graph.call_function(aten.alias.default, (source,))
+                new = part.graph.call_function(aten.alias.default, (source,))
         new.meta.update(part.meta)
         part.replace_all_uses_with(new)
         put.append((new, part))
@@ -212,7 +221,7 @@ def _plain_views(module: torch.fx.GraphModule) -> Iterator[None]:
     finally:
         for new, part in put:
             new.replace_all_uses_with(part)
-            graph.erase_node(new)
+            new.graph.erase_node(new)
 
 
 def _axis(unbind: torch.fx.Node) -> Any:

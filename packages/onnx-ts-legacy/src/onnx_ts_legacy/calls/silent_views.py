@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from onnx_ts_legacy._torch_private import einsum_axes
 from onnx_ts_legacy.state.arguments import frozen
 from onnx_ts_legacy.state.context import ConversionContext
 from onnx_ts_legacy.state.values import ListRef, Tensor
+from onnx_ts_legacy.views_of_calls import einsum_axes, grid_views
 
 __all__ = ["silent_views"]
 
@@ -27,16 +27,13 @@ def silent_views(
         return None
     if name == "aten::einsum":
         return _einsum_view(context, args[0], tensors[0]) if len(tensors) == 1 else None
-    turned = kwargs.get("indexing") == "xy" and len(tensors) > 1
-    flat = [tensors[1], tensors[0], *tensors[2:]] if turned else tensors
-    sizes = [each.fake.shape[0] if each.fake.dim() else 1 for each in flat]
-    grids = []
-    for axis, each in enumerate(flat):
-        shape = [-1 if other == axis else 1 for other in range(len(flat))]
-        column = context.call(aten.view.default, [each, shape], {})
-        grids.append(context.call(aten.expand.default, [column, sizes], {}))
-    if turned:
-        grids[:2] = grids[1], grids[0]
+    grids = grid_views(
+        tensors,
+        [each.fake.shape[0] if each.fake.dim() else 1 for each in tensors],
+        kwargs.get("indexing", "ij"),
+        lambda tensor, shape: context.call(aten.view.default, [tensor, shape], {}),
+        lambda tensor, sizes: context.call(aten.expand.default, [tensor, sizes], {}),
+    )
     return ListRef(context.heap, tuple(grids))
 
 
