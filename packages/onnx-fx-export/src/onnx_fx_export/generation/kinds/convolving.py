@@ -12,7 +12,7 @@ from onnx_fx_export.generation.caches import Cache, LayerCache
 from onnx_fx_export.generation.config import MODEL_FILE, STATE_NAMES, decoder_config, genai_config
 from onnx_fx_export.generation.kinds.base import Part
 from onnx_fx_export.generation.kinds.decoder import CachedGraph, Decoder
-from onnx_fx_export.generation.operators.convolutions import Kept, convolutions_as_operators
+from onnx_fx_export.generation.operators.convolutions import Kept, columns_before_padding, convolutions_as_operators
 from onnx_fx_export.generation.requirements import transformers
 
 __all__ = ["Convolving"]
@@ -112,16 +112,18 @@ class ConvolvingGraph(CachedGraph):
             result = self.read_from(cache, input_ids.shape[1], attention_mask, input_ids=input_ids)
         if len(kept):
             raise OnnxExporterError(f"{type(self.model).__name__} has convolutions that do not read what was kept.")
-        present = [
-            {"conv": layer.present} if isinstance(layer, _columns()) else {"key": layer.keys, "value": layer.values}
-            for layer in cache.layers
-        ]
-        return {"logits": result.logits, "present": present}
+        return {"logits": result.logits, "present": _present(cache, mask)}
 
 
-def _behind(mask: torch.Tensor) -> torch.Tensor:
-    """Return behind which place of each row no token stands (B,): 0 if there is none, int64."""
-    return (mask * torch.arange(1, mask.shape[1] + 1)).amax(-1)
+def _present(cache: Any, mask: torch.Tensor) -> Cache:
+    """Return what each layer keeps behind what was new."""
+    convolutions = [layer for layer in cache.layers if isinstance(layer, _columns())]
+    parts = ([getattr(layer, part) for layer in convolutions] for part in ("last", "past", "new"))
+    columns = iter(columns_before_padding(*parts, mask))
+    return [
+        {"conv": next(columns)} if layer in convolutions else {"key": layer.keys, "value": layer.values}
+        for layer in cache.layers
+    ]
 
 
 @functools.cache
@@ -133,17 +135,14 @@ def _columns() -> Any:
 
         def __init__(self, past: torch.Tensor, kept: Kept, mask: torch.Tensor) -> None:
             super().__init__()
-            self._past, self._kept, self._mask = past, kept, mask
-            self.present = past
+            self.past, self.last, self.new = past, past, past
+            self._kept, self._mask = kept, mask
 
         def update_conv_state(self, conv_states: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
-            """Keep the last columns that are no padding; what is new goes on to the operator, with zeros for it."""
-            new = conv_states * self._mask[:, None].to(conv_states.dtype)
-            self._kept.put(new, self._past)
-            joined, width = torch.cat([self._past, new], -1), self._past.shape[2]
-            places = _behind(self._mask)[:, None, None] + torch.arange(width)
-            self.present = joined.gather(2, places.expand(-1, joined.shape[1], -1))
-            return new
+            """Let what is new go on to the operator, with zeros for padding."""
+            self.new = conv_states * self._mask[:, None].to(conv_states.dtype)
+            self._kept.put(self.new, self)
+            return self.new
 
     return Columns
 

@@ -8,14 +8,23 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
+import numpy as np
+import onnx_ir as ir
 import torch
 
 from onnx_fx_export.generation.operators.functions import has_operators, modules_with
 from onnxops_core.exporting import replaced
 
-__all__ = ["TRANSLATIONS", "Kept", "convolutions_as_operators", "has_convolutions"]
+__all__ = [
+    "TRANSLATIONS",
+    "Columns",
+    "Kept",
+    "columns_before_padding",
+    "convolutions_as_operators",
+    "has_convolutions",
+]
 
 # Modules of transformers call it by this name, with the arguments that causal-conv1d gave it.
 _NAME = "causal_conv1d_fn"
@@ -30,8 +39,8 @@ _ACTIVATIONS = {None: "none", "silu": "silu", "swish": "silu"}
 @torch.library.custom_op("onnx_fx_export::convolution_behind", mutates_args=())
 def _convolution(
     new: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, kept: torch.Tensor, activation: str
-) -> torch.Tensor:
-    """Return the convolution of each channel over what is new and the columns before it.
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the convolution of each channel over what is new and the columns before it, and the last K - 1 columns.
 
     Args:
         new: What is new (B, C, S).
@@ -40,42 +49,103 @@ def _convolution(
         kept: The columns before (B, C, K - 1).
         activation: ``"none"`` or ``"silu"``.
     """
-    joined = torch.cat([kept, new], -1).to(weight.dtype)
-    result = torch.nn.functional.conv1d(joined, weight[:, None], bias, groups=weight.shape[0])
-    return (torch.nn.functional.silu(result) if activation == "silu" else result).to(new.dtype)
+    joined = torch.cat([kept, new], -1)
+    result = torch.nn.functional.conv1d(joined.to(weight.dtype), weight[:, None], bias, groups=weight.shape[0])
+    result = torch.nn.functional.silu(result) if activation == "silu" else result
+    return result.to(new.dtype), joined[..., new.shape[2] :].clone()
 
 
 @_convolution.register_fake
-def _(new: torch.Tensor, weight: Any, bias: Any, kept: Any, activation: str) -> torch.Tensor:
-    return torch.empty_like(new)
+def _(new: torch.Tensor, weight: Any, bias: Any, kept: torch.Tensor, activation: str) -> tuple[torch.Tensor, ...]:
+    return torch.empty_like(new), torch.empty_like(kept)
 
 
 def _write(op: Any, new: Any, weight: Any, bias: Any, kept: Any, activation: str) -> Any:
-    """Write ``CausalConvWithState``; what it keeps counts padding, and is left aside."""
-    batch, channels, length = new.shape
-    width = int(weight.shape[1])
-    result, _ = op.emit_custom(
+    """Write ``CausalConvWithState``."""
+    return op.emit_custom(
         _DOMAIN,
         "CausalConvWithState",
         [new, op.Unsqueeze(weight, [1]), bias, kept],
         {"activation": activation, "ndim": 1},
         [new.dtype, new.dtype],
-        shapes=[[batch, channels, length], [batch, channels, width - 1]],
+        shapes=[[*new.shape], [*kept.shape]],
     )
-    return result
+
+
+@torch.library.custom_op("onnx_fx_export::columns_before_padding", mutates_args=())
+def columns_before_padding(
+    last: list[torch.Tensor], past: list[torch.Tensor], new: list[torch.Tensor], mask: torch.Tensor
+) -> list[torch.Tensor]:
+    """Return the last columns of each convolution that no padding at the end of a row takes the place of.
+
+    Args:
+        last: The last columns, padding among them (B, C, K - 1).
+        past: The columns before what is new (B, C, K - 1).
+        new: What is new (B, C, S).
+        mask: 1 for a token and 0 for padding (B, S), int64.
+    """
+    ends = (mask * torch.arange(1, mask.shape[1] + 1)).amax(-1)[:, None, None]
+    joined = [torch.cat(pair, -1) for pair in zip(past, new, strict=True)]
+    return [
+        all_.gather(2, (ends + torch.arange(o.shape[2])).expand(o.shape)) for all_, o in zip(joined, last, strict=True)
+    ]
+
+
+@columns_before_padding.register_fake
+def _(last: list[torch.Tensor], past: Any, new: Any, mask: Any) -> list[torch.Tensor]:
+    return [torch.empty_like(own) for own in last]
+
+
+def _write_columns(op: Any, last: Any, past: Any, new: Any, mask: Any) -> Any:
+    """Write one condition for all: without padding, what the convolutions leave is what to keep."""
+    then, otherwise = op.subgraph(), op.subgraph()
+    names = op.context.names
+    results = op.emit_many(
+        "If",
+        len(last),
+        op.cast(op.ReduceMin(mask, keepdims=0), ir.DataType.BOOL),
+        then_branch=then.graph(last, name=names.new("then")),
+        else_branch=otherwise.graph(_before_padding(otherwise, past, new, mask), name=names.new("else")),
+    )
+    for result, own in zip(results, last, strict=True):
+        result.type, result.shape = own.type, own.shape
+    return results
+
+
+def _before_padding(op: Any, past: Any, new: Any, mask: Any) -> list[ir.Value]:
+    """Return the columns that end where no token of a row stands any more."""
+    tokens = op.Add(op.ArgMax(mask, axis=-1, keepdims=1, select_last_index=1), 1)
+    ends = op.Unsqueeze(op.Mul(tokens, op.ReduceMax(mask, [-1], keepdims=1)), [2])
+    results = []
+    for before, own in zip(past, new, strict=True):
+        places = op.expand(op.Add(ends, op.constant(np.arange(int(before.shape[2])))), op.sizes(before))
+        results.append(op.GatherElements(op.Concat(before, own, axis=2), places, axis=2))
+    return results
+
+
+class Columns(Protocol):
+    """What one convolution has read before, and what it leaves.
+
+    Attributes:
+        past: The columns before what is new (B, C, K - 1).
+        last: The last columns behind it, padding among them (B, C, K - 1).
+    """
+
+    past: torch.Tensor
+    last: torch.Tensor
 
 
 class Kept:
     """What convolutions have read before, by the tensor that is new; each is asked for once."""
 
     def __init__(self) -> None:
-        self._pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._pairs: list[tuple[torch.Tensor, Columns]] = []
 
-    def put(self, new: torch.Tensor, kept: torch.Tensor) -> None:
+    def put(self, new: torch.Tensor, columns: Columns) -> None:
         """Remember what stands before a tensor."""
-        self._pairs.append((new, kept))
+        self._pairs.append((new, columns))
 
-    def pop(self, new: torch.Tensor) -> torch.Tensor | None:
+    def pop(self, new: torch.Tensor) -> Columns | None:
         """Return what stands before a tensor, if that is known."""
         place = next((place for place, (other, _) in enumerate(self._pairs) if other is new), None)
         return None if place is None else self._pairs.pop(place)[1]
@@ -93,10 +163,11 @@ def _stand_in(function: Callable[..., torch.Tensor], kept: Kept) -> Callable[...
         **given: Any,
     ) -> torch.Tensor:
         """Return what the function of the models returns, behind what was kept."""
-        before = kept.pop(hidden_states)
-        if before is None:
+        columns = kept.pop(hidden_states)
+        if columns is None:
             return function(hidden_states, weight, bias, activation, **given)
-        result: torch.Tensor = _convolution(hidden_states, weight, bias, before, _ACTIVATIONS[activation])
+        result: torch.Tensor
+        result, columns.last = _convolution(hidden_states, weight, bias, columns.past, _ACTIVATIONS[activation])
         return result
 
     return by_operator
@@ -115,7 +186,7 @@ def _agree(function: Callable[..., torch.Tensor]) -> bool:
     weight, bias = torch.randn(6, 3, generator=random), torch.randn(6, generator=random)
     for given, activation in ((None, None), (bias, "silu")):
         wanted = function(torch.cat([before, new], -1), weight, given, activation)[..., -new.shape[-1] :]
-        found = _convolution(new, weight, given, before, _ACTIVATIONS[activation])
+        found, _ = _convolution(new, weight, given, before, _ACTIVATIONS[activation])
         if not torch.allclose(wanted, found, rtol=1e-4, atol=1e-5):
             return False
     return True
@@ -135,4 +206,4 @@ def convolutions_as_operators(model: torch.nn.Module, kept: Kept) -> Iterator[No
         yield
 
 
-TRANSLATIONS: dict[Any, Callable[..., Any]] = {_convolution: _write}
+TRANSLATIONS: dict[Any, Callable[..., Any]] = {_convolution: _write, columns_before_padding: _write_columns}

@@ -9,6 +9,7 @@ from onnxops_decomp.runtimes.onnxruntime.attention import JOINED_CACHE
 from onnxops_decomp.runtimes.onnxruntime.domain import DOMAIN, DTYPES, VERSION
 from onnxops_decomp.runtimes.onnxruntime.gelu import FuseFastGelu
 from onnxops_decomp.runtimes.onnxruntime.products import FuseTransposedProducts
+from onnxops_decomp.runtimes.onnxruntime.transposed_parts import TransposePartsLater
 from onnxops_decomp.runtimes.onnxruntime.weights import FuseQuantizedProducts
 
 __all__ = ["PASSES", "FuseBiasGelu", "FuseSkipNormalization", "KeepResidualsApart", "ReturnOperatorCaches"]
@@ -151,6 +152,7 @@ class ReturnOperatorCaches(ir.passes.InPlacePass):
 
 PASSES: tuple[type[ir.passes.InPlacePass], ...] = (
     FuseQuantizedProducts,
+    TransposePartsLater,
     FuseTransposedProducts,
     FuseFastGelu,
     FuseBiasGelu,
