@@ -8,16 +8,18 @@ import functools
 import inspect
 import linecache
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
 from onnx_fx_export.capture.size_loops.rewriting import rewritten
 from onnxops_core.exporting import replaced
-from onnxops_decomp.exporting import codes_in, homes_of
+from onnxops_decomp.exporting import codes_in, helpers_of, homes_of
 
 __all__ = ["has_loops", "scanned_loops"]
+
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
 def has_loops(model: torch.nn.Module) -> bool:
@@ -34,18 +36,14 @@ def scanned_loops(model: torch.nn.Module) -> Iterator[None]:
 
 def _rewritten(model: torch.nn.Module) -> Iterator[tuple[types.FunctionType, types.CodeType]]:
     renamed = _renamed(model)
-    for home in homes_of(model):
-        file = getattr(home, "__file__", None)
-        codes = _codes(file, "".join(linecache.getlines(file))) if file else {}
-        if not codes:
+    for function in _functions(model):
+        file = function.__code__.co_filename
+        code = _codes(file, "".join(linecache.getlines(file))).get(function.__code__)
+        if code is None:
             continue
-        for function in _functions(home):
-            code = codes.get(function.__code__)
-            if code is None or code.co_freevars != function.__code__.co_freevars:
-                continue
-            yield function, code
-            if renamed is not None and renamed[0] == function.__code__:
-                yield renamed[1], code.replace(co_name=renamed[1].__code__.co_name)
+        yield function, code
+        if renamed is not None and renamed[0] == function.__code__:
+            yield renamed[1], code.replace(co_name=renamed[1].__code__.co_name)
 
 
 def _renamed(model: torch.nn.Module) -> tuple[types.CodeType, types.FunctionType] | None:
@@ -72,39 +70,65 @@ def _codes(file: str, source: str) -> dict[types.CodeType, types.CodeType]:
     found: dict[types.CodeType, types.CodeType] = {}
     tree = ast.parse(source)
     own = {(c.co_firstlineno, c.co_name): c for c in codes_in(compile(tree, file, "exec", dont_inherit=True))}
-    for node in [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]:
+    for node, owner in [*_written_functions(tree)]:
         first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-        name = node.name
+        before = own[first, node.name]
         if rewritten(node) is not None:
-            found[own[first, name]] = _compiled(node, file)
+            code = _compiled(node, owner, before.co_freevars, file)
+            if code.co_freevars == before.co_freevars:
+                found[before] = code
     return found
 
 
-def _compiled(function: ast.FunctionDef, file: str) -> types.CodeType:
+def _written_functions(tree: ast.AST, owner: str | None = None) -> Iterator[tuple[ast.FunctionDef, str | None]]:
+    """Yield the functions in some code, each with the class whose body it is written in."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.FunctionDef):
+            yield node, owner
+        inner = node.name if isinstance(node, ast.ClassDef) else owner if not isinstance(node, _SCOPES) else None
+        yield from _written_functions(node, inner)
+
+
+def _compiled(function: ast.FunctionDef, owner: str | None, free: Sequence[str], file: str) -> types.CodeType:
+    """Compile a function where its names mean what they did: in a class, and with the names of functions around it."""
     function.decorator_list = []
-    module = ast.fix_missing_locations(ast.Module([function], []))
-    code = compile(module, file, "exec", dont_inherit=True)
-    return next(part for part in code.co_consts if isinstance(part, types.CodeType) and part.co_name == function.name)
+    statements: list[ast.stmt] = [function]
+    if owner is not None:
+        statements = ast.parse(f"class {owner}: pass").body
+        statements[0].body = [function]  # type: ignore[attr-defined]
+    names = [name for name in free if name != "__class__"]
+    around = ast.parse("def around():\n" + "".join(f"    {name} = None\n" for name in names) + "    pass")
+    around.body[0].body += statements  # type: ignore[attr-defined]
+    codes = codes_in(compile(ast.fix_missing_locations(around), file, "exec", dont_inherit=True))
+    return next(code for code in codes if code.co_name == function.name and code.co_firstlineno == function.lineno)
 
 
-def _functions(home: types.ModuleType) -> Iterator[types.FunctionType]:
-    """Yield the functions that a module of Python defines, within decorators and classes."""
+def _functions(model: torch.nn.Module) -> Iterator[types.FunctionType]:
+    """Yield the functions that are the code of a model, within decorators and classes."""
+    homes = homes_of(model)
+    homes += helpers_of(homes)
+    kinds = dict.fromkeys(kind for module in model.modules() for kind in type(module).__mro__)
+    waiting: list[Any] = [kind for kind in kinds if kind.__module__.partition(".")[0] not in ("torch", "builtins")]
+    # Code that is typed into an interpreter has a file of its own for each input.
+    files = {home.__name__: getattr(home, "__file__", None) for home in homes}
+    waiting += [value for home in homes for value in vars(home).values()]
     seen: set[int] = set()
-    waiting: list[Any] = [*vars(home).values()]
     while waiting:
         value = waiting.pop()
         if id(value) in seen:
             continue
         seen.add(id(value))
-        if isinstance(value, type) and value.__module__ == home.__name__:
+        if isinstance(value, type) and value.__module__ in files:
             waiting.extend(vars(value).values())
         elif isinstance(value, staticmethod | classmethod):
             waiting.append(value.__func__)
+        elif isinstance(value, property):
+            waiting.append(value.fget)
         elif isinstance(value, types.FunctionType):
-            if value.__code__.co_filename == home.__file__:
+            if value.__module__ in files and files[value.__module__] in (None, value.__code__.co_filename):
                 yield value
             cells = [cell.cell_contents for cell in value.__closure__ or () if _is_filled(cell)]
-            waiting.extend(each for each in cells if isinstance(each, types.FunctionType))
+            waiting.extend(each for each in cells if isinstance(each, types.FunctionType | type))
             waiting.append(inspect.unwrap(value))
 
 

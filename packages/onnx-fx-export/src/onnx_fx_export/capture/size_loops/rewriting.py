@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from onnx_fx_export.capture.size_loops.lists import with_loops
@@ -22,6 +22,7 @@ def rewritten(function: ast.FunctionDef) -> ast.FunctionDef | None:
     Args:
         function: The function, which is changed.
     """
+    _Supers(function).visit(function)
     # All loops are planned before the first one is rewritten.
     plans = _plans(with_loops(function, _plans(function)))
     rewriter = _Rewriter(function, plans)
@@ -47,6 +48,9 @@ class _Rewriter(ast.NodeTransformer):
 
     def __init__(self, function: ast.FunctionDef, plans: Mapping[ast.For, Plan]) -> None:
         self._function, self._plans, self.count = function, plans, 0
+        # The names that the outermost loop assigns, and what is asked before it of the loops inside of it.
+        self._assigned: set[str] | None = None
+        self._asked: list[str] = []
 
     def visit_For(self, node: ast.For) -> Any:
         plan = self._plans.get(node)
@@ -54,22 +58,61 @@ class _Rewriter(ast.NodeTransformer):
             return self.generic_visit(node)
         self.count += 1
         own = f"__onnx_fx_{self.count}"
-        scanned = _scanned(node, plan, own)
-        # With a fixed number of steps there may be other loops inside of it.
+        if self._assigned is not None:
+            is_open = self._ask_before(plan, own)
+            self.generic_visit(node)
+            return _either(node, plan, own, is_open)
+        self._assigned, self._asked = _assigned(node), []
         self.generic_visit(node)
-        return _either(node, plan, own, scanned)
+        self._assigned = None
+        asked = ast.parse("\n".join(self._asked)).body
+        return [*(ast.copy_location(each, node) for each in asked), *_either(node, plan, own, "None")]
+
+    def _ask_before(self, plan: Plan, own: str) -> str:
+        """Return what tells whether the steps of an inner loop are as many as a size says, asked before the outer one.
+
+        The body of a scan takes all sizes for plain numbers.
+        """
+        items = plan.source.items
+        if not plan.source.is_range or not all(_is_plain(item, self._assigned or set()) for item in items):
+            return "None"
+        self._asked.append(f"{own}_open = {_HELP}.is_open({', '.join(map(ast.unparse, items))})")
+        return f"{own}_open"
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
         return self.generic_visit(node) if node is self._function else node
 
 
-def _either(loop: ast.For, plan: Plan, own: str, scanned: Sequence[str]) -> list[ast.stmt]:
-    """Return a loop that is a scan if the number of its steps is dynamic."""
-    source = plan.source
+def _assigned(loop: ast.For) -> set[str]:
+    return {node.id for node in ast.walk(loop) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+
+
+def _is_plain(bound: ast.expr, assigned: set[str]) -> bool:
+    """Tell whether a bound is computed of sizes and numbers that are the same in each step of the loop around."""
+    known = (ast.Name, ast.Constant, ast.BinOp, ast.UnaryOp, ast.Attribute, ast.Subscript, ast.Call)
+    parts = [node for node in ast.walk(bound) if isinstance(node, ast.expr)]
+    calls = [node.func for node in parts if isinstance(node, ast.Call)]
+    return (
+        all(isinstance(node, known) for node in parts)
+        and all(isinstance(call, ast.Attribute) and call.attr == "size" for call in calls)
+        and not any(isinstance(node, ast.Name) and node.id in assigned for node in parts)
+    )
+
+
+def _either(loop: ast.For, plan: Plan, own: str, is_open: str) -> list[ast.stmt]:
+    """Return a loop that is a scan if the number of its steps is dynamic.
+
+    Args:
+        loop: The loop.
+        plan: How it becomes a scan.
+        own: What the names begin with that it gets.
+        is_open: An expression that tells whether there are as many steps as a size says; None where that shows.
+    """
+    source, scanned = plan.source, _scanned(loop, plan, own)
     items = [ast.unparse(item) for item in source.items]
     counted = f"{_HELP}.numbers(*{own}_rows)"
     if source.is_range:
-        counted = f"{_HELP}.steps({', '.join(items)}, is_reversed={source.is_reversed})"
+        counted = f"{_HELP}.steps({', '.join(items)}, is_reversed={source.is_reversed}, known={is_open})"
     lines = [
         *([] if source.is_range else [f"{own}_rows = [{', '.join(items)}]"]),
         f"{own}_numbers = {counted}",
@@ -113,6 +156,20 @@ def _unrolled(loop: ast.For, own: str, plan: Plan) -> ast.For:
         items = f"{'enumerate' if plan.source.targets[0] else 'zip'}({items})"
     over = ast.parse(items, mode="eval").body
     return ast.copy_location(ast.For(loop.target, over, loop.body, []), loop)
+
+
+class _Supers(ast.NodeTransformer):
+    """Writes ``super()`` with what it means in a method, as the body of a loop becomes a function of its own."""
+
+    def __init__(self, function: ast.FunctionDef) -> None:
+        self._arguments = [*function.args.posonlyargs, *function.args.args]
+
+    def visit_Call(self, node: ast.Call) -> Any:
+        self.generic_visit(node)
+        match node:
+            case ast.Call(func=ast.Name(id="super"), args=[], keywords=[]) if self._arguments:
+                node.args = [ast.Name(name, ast.Load()) for name in ("__class__", self._arguments[0].arg)]
+        return node
 
 
 class _Subscripts(ast.NodeTransformer):

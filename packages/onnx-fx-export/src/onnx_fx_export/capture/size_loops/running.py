@@ -12,6 +12,7 @@ from onnx_fx_export.torch_private import scan
 __all__ = [
     "Appended",
     "backwards",
+    "is_open",
     "length",
     "newest",
     "numbers",
@@ -30,10 +31,23 @@ __all__ = [
 Body = Callable[..., tuple[Sequence[Any], Sequence[Any]]]
 
 
-def steps(*bounds: Any, is_reversed: bool) -> torch.Tensor | None:
-    """Return the numbers of ``range`` as a tensor if there is a dynamic number of them, in steps of one size."""
+def is_open(*bounds: Any) -> bool:
+    """Tell whether ``range`` has a dynamic number of steps, all of one size."""
     ends, step = bounds[:2], bounds[2:]
-    if not any(isinstance(end, torch.SymInt) for end in ends) or any(isinstance(each, torch.SymInt) for each in step):
+    return any(isinstance(end, torch.SymInt) for end in ends) and not any(
+        isinstance(each, torch.SymInt) for each in step
+    )
+
+
+def steps(*bounds: Any, is_reversed: bool, known: bool | None = None) -> torch.Tensor | None:
+    """Return the numbers of ``range`` as a tensor if there is a dynamic number of them, in steps of one size.
+
+    Args:
+        bounds: Its arguments.
+        is_reversed: Whether the last one comes first.
+        known: Whether the number is dynamic, if that was asked before.
+    """
+    if not (is_open(*bounds) if known is None else known):
         return None
     numbers = torch.arange(*bounds)
     return numbers.flip(0) if is_reversed else numbers
@@ -105,30 +119,38 @@ def _copy(value: torch.Tensor) -> torch.Tensor:
 
 
 def taken(value: Any, key: Any) -> Any:
-    """Return ``value[key]``, where a number in the key may be a tensor without dimensions."""
-    parts = key if isinstance(key, tuple) else (key,)
-    places = [place for place, part in enumerate(parts) if _is_number(part)]
-    if not isinstance(value, torch.Tensor) or len(places) != 1:
+    """Return ``value[key]``, where numbers in the key may be tensors without dimensions."""
+    if not isinstance(value, torch.Tensor):
         return value[key]
-    axis = _axis(value, parts, places[0])
-    rest = (*parts[: places[0]], 0, *parts[places[0] + 1 :])
-    return value.index_select(axis, parts[places[0]].reshape(1))[rest]
+    places, rest = _apart(value, key)
+    for axis, index in places:
+        value = value.index_select(axis, index)
+    return value[rest]
 
 
 def put(value: torch.Tensor, key: Any, part: Any) -> torch.Tensor:
     """Return a tensor after ``value[key] = part``."""
-    parts = key if isinstance(key, tuple) else (key,)
-    places = [place for place, each in enumerate(parts) if _is_number(each)]
-    result = value.clone()
-    if len(places) != 1:
-        result[key] = part
+    places, rest = _apart(value, key)
+    return _put(value, places, rest, part)
+
+
+def _put(value: torch.Tensor, places: Sequence[tuple[int, torch.Tensor]], rest: Any, part: Any) -> torch.Tensor:
+    if not places:
+        result = value.clone()
+        result[rest] = part
         return result
-    axis = _axis(value, parts, places[0])
-    rest = (*parts[: places[0]], 0, *parts[places[0] + 1 :])
-    index = parts[places[0]].reshape(1)
-    changed = value.index_select(axis, index)
-    changed[rest] = part
-    return result.index_copy(axis, index, changed)
+    (axis, index), *others = places
+    return value.index_copy(axis, index, _put(value.index_select(axis, index), others, rest, part))
+
+
+def _apart(value: torch.Tensor, key: Any) -> tuple[list[tuple[int, torch.Tensor]], Any]:
+    """Return the dimensions that tensors index as numbers, with their indices, and the key of what these leave."""
+    parts = key if isinstance(key, tuple) else (key,)
+    numbers = [place for place, part in enumerate(parts) if _is_number(part)]
+    if not numbers:
+        return [], key
+    places = [(_axis(value, parts, place), parts[place].reshape(1)) for place in numbers]
+    return places, tuple(0 if place in numbers else part for place, part in enumerate(parts))
 
 
 def part(owner: Any, name: str, index: int, *args: Any, **kwargs: Any) -> Any:
@@ -184,8 +206,15 @@ def _is_number(part: Any) -> bool:
 def _axis(value: torch.Tensor, parts: Sequence[Any], place: int) -> int:
     """Return the dimension of a tensor that a part of its index is for."""
     if any(part is Ellipsis for part in parts[:place]):
-        return value.dim() - sum(part is not None for part in parts[place:])
-    return sum(part is not None for part in parts[:place])
+        return value.dim() - sum(map(_axes, parts[place:]))
+    return sum(map(_axes, parts[:place]))
+
+
+def _axes(part: Any) -> int:
+    """Return how many dimensions of a tensor a part of its index is for."""
+    if isinstance(part, torch.Tensor) and part.dtype == torch.bool:
+        return part.dim()
+    return int(part is not None)
 
 
 # ---- lists
