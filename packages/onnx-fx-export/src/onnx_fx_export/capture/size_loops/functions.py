@@ -65,7 +65,7 @@ def _codes(file: str, source: str) -> dict[types.CodeType, types.CodeType]:
         file: Its path.
         source: What it holds now, which may no longer be what runs.
     """
-    if not any(word in source for word in ("for ", "map(", "unbind", ".split(", ".chunk(")):
+    if not any(word in source for word in ("for ", "while ", "map(", "unbind", ".split(", ".chunk(")):
         return {}
     found: dict[types.CodeType, types.CodeType] = {}
     tree = ast.parse(source)

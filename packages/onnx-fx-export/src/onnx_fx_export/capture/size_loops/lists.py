@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 
-__all__ = ["with_loops"]
+__all__ = ["Renamed", "with_loops"]
 
 # Their parts are not evaluated, or not once, whenever the statement is.
 _LAZY = (ast.Lambda, ast.IfExp, ast.BoolOp, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.NamedExpr)
@@ -96,7 +96,7 @@ def _loop(comprehension: ast.ListComp | ast.GeneratorExp, name: str) -> list[ast
     """Return the loop; what a comprehension counts with is a name of its own."""
     (generator,) = comprehension.generators
     own = {node.id for node in ast.walk(generator.target) if isinstance(node, ast.Name)}
-    renamed = _Renamed({each: f"{name}_{each}" for each in own})
+    renamed = Renamed({each: f"{name}_{each}" for each in own})
     target, element = renamed.visit(generator.target), renamed.visit(comprehension.elt)
     append = ast.Call(ast.Attribute(ast.Name(name, ast.Load()), "append", ast.Load()), [element], [])
     return [
@@ -105,11 +105,13 @@ def _loop(comprehension: ast.ListComp | ast.GeneratorExp, name: str) -> list[ast
     ]
 
 
-class _Renamed(ast.NodeTransformer):
-    def __init__(self, names: dict[str, str]) -> None:
+class Renamed(ast.NodeTransformer):
+    """Gives names others, wherever they are read or assigned."""
+
+    def __init__(self, names: Mapping[str, str]) -> None:
         self._names = names
 
-    def visit_Name(self, node: ast.Name) -> ast.Name:
+    def visit_Name(self, node: ast.Name) -> ast.Name:  # noqa: D102
         return ast.copy_location(ast.Name(self._names.get(node.id, node.id), node.ctx), node)
 
 

@@ -7,6 +7,9 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
+from onnx_fx_export.capture.size_loops.conditions import conditions_on
+from onnx_fx_export.capture.size_loops.names import parameters_of, stored, stored_in
+
 __all__ = ["Growth", "Order", "Plan", "Source", "growth_of", "is_newest", "plan_of", "source_of"]
 
 # Statements in a body that a scan cannot do.
@@ -108,13 +111,15 @@ class Plan:
 
     Attributes:
         source: What it goes over.
-        carried: The names that have a value from one step to the next.
+        carried: The names that have a value from one step to the next, or that are read behind the loop.
         lists: What it adds to lists in each step.
+        unset: Those of the names that have no value before the first step.
     """
 
     source: Source
     carried: Sequence[str]
     lists: Sequence[Growth]
+    unset: Sequence[str] = ()
 
 
 def plan_of(order: Order, loop: ast.For) -> Plan | None:
@@ -129,23 +134,42 @@ def plan_of(order: Order, loop: ast.For) -> Plan | None:
     lists = [growth.name for growth in found]
     if len(calls) > len(lists) or len(set(lists)) < len(lists) or None in grown:
         return None
-    stored = [name for node in inside if (name := _stored(node)) is not None]
+    assigned = [name for node in inside if (name := stored(node)) is not None]
     start, end = order.place(loop), order.end(loop)
-    before = order.names(ast.Store, until=start) | _parameters(order.function)
+    before = order.names(ast.Store, until=start) | parameters_of(order.function)
     own = {name for node in inside if isinstance(node, ast.comprehension) for name in _names(node.target)}
-    left = (set(stored) - before - own) & order.names(ast.Load, since=end)
-    if any(order.is_read_first(name, end) for name in left):
+    open_ = {name for name in assigned if name not in lists and name not in own}
+    left = {name for name in open_ - before if order.is_read_first(name, end)}
+    left |= _under_conditions(order, loop, source.targets[0]) & open_ - before
+    is_inner = any(
+        loop in ast.walk(node) for node in ast.walk(order.function) if isinstance(node, _LOOPS) and node is not loop
+    )
+    if left and is_inner:
         return None
     kept = {node.target.id for node in inside if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name)}
-    if any(
-        loop in ast.walk(node) for node in ast.walk(order.function) if isinstance(node, _LOOPS) and node is not loop
-    ):
-        # What comes before a loop within another loop comes after it as well.
-        kept = before
-    wanted = [name for name in dict.fromkeys(stored) if name in before and name not in lists]
+    # What comes before a loop within another loop comes after it as well.
+    kept = before if is_inner else kept | _under_conditions(order, loop, source.targets[0])
+    wanted = [name for name in dict.fromkeys(assigned) if name in before and name not in lists]
     reads = {name for name in wanted if order.is_read_first(name, start, end + 1)}
     reads |= {name for name in wanted if order.is_read_first(name, end)}
-    return Plan(source, [name for name in wanted if name in kept | reads], [each for each in grown if each is not None])
+    carried = [*(name for name in wanted if name in kept | reads), *sorted(left)]
+    return Plan(source, carried, [each for each in grown if each is not None], sorted(left))
+
+
+def _under_conditions(order: Order, loop: ast.For, counter: str | None) -> set[str]:
+    """Return the names that keep the value of an earlier step where a condition on the counter assigns them or not."""
+    found: set[str] = set()
+    for node in conditions_on(counter, loop.body):
+        top = next(statement for statement in loop.body if node in ast.walk(statement))
+        earlier = stored_in([each for each in loop.body[: loop.body.index(top)] if not isinstance(each, ast.If)])
+        branches = [branch for branch in (node.body, node.orelse) if branch]
+        for branch in branches:
+            since, until = order.place(branch[0]) - 1, order.end(branch[-1]) + 1
+            found |= {name for name in stored_in(loop.body) if order.is_read_first(name, since, until)} - earlier
+        one = stored_in(node.body) ^ stored_in(node.orelse)
+        read = order.names(ast.Load, order.end(node), order.end(loop) + 1)
+        found |= {name for name in one - earlier if name in read or order.is_read_first(name, order.end(loop))}
+    return found
 
 
 def source_of(loop: ast.For) -> Source | None:
@@ -199,14 +223,6 @@ def _is_excluded(node: ast.AST) -> bool:
     return isinstance(node, _EXCLUDED)
 
 
-def _stored(node: ast.AST) -> str | None:
-    """Return the name that a node assigns, or assigns a part of."""
-    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
-        node = node.value
-        return node.id if isinstance(node, ast.Name) else None
-    return node.id if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) else None
-
-
 def growth_of(statement: ast.AST) -> Growth | None:
     """Return what a statement adds to a list; None for another statement."""
     match statement:
@@ -240,11 +256,6 @@ def _with_reads(growth: Growth, inside: Sequence[ast.AST]) -> Growth | None:
     read = sum(isinstance(node, ast.Name) and node.id == growth.name for node in inside)
     # One is that of the growth itself.
     return dataclasses.replace(growth, is_read=newest > 0) if read == newest + 1 else None
-
-
-def _parameters(function: ast.FunctionDef) -> set[str]:
-    arguments = function.args
-    return {argument.arg for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}
 
 
 def _names(target: ast.expr) -> set[str]:

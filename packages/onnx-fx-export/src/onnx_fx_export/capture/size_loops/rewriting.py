@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from onnx_fx_export.capture.size_loops.lists import with_loops
-from onnx_fx_export.capture.size_loops.planning import Growth, Order, Plan, growth_of, is_newest, plan_of
+from onnx_fx_export.capture.size_loops.conditions import Choices
+from onnx_fx_export.capture.size_loops.counted import with_ranges
+from onnx_fx_export.capture.size_loops.lists import Renamed, with_loops
+from onnx_fx_export.capture.size_loops.names import HELP, helper, mentions, parameters_of, stored_in
+from onnx_fx_export.capture.size_loops.planning import (
+    Growth,
+    Order,
+    Plan,
+    Source,
+    growth_of,
+    is_newest,
+    plan_of,
+)
 
 __all__ = ["rewritten"]
 
-_HELP = "__onnx_fx_loops__"
-_IMPORT = f"from onnx_fx_export.capture.size_loops import running as {_HELP}"
+_IMPORT = f"from onnx_fx_export.capture.size_loops import running as {HELP}"
 _JOINS = ("stack", "cat", "concat", "concatenate")
 
 
@@ -22,7 +32,7 @@ def rewritten(function: ast.FunctionDef) -> ast.FunctionDef | None:
     Args:
         function: The function, which is changed.
     """
-    _Supers(function).visit(function)
+    _Supers(function).visit(with_ranges(function))
     # All loops are planned before the first one is rewritten.
     plans = _plans(with_loops(function, _plans(function)))
     rewriter = _Rewriter(function, plans)
@@ -48,6 +58,7 @@ class _Rewriter(ast.NodeTransformer):
 
     def __init__(self, function: ast.FunctionDef, plans: Mapping[ast.For, Plan]) -> None:
         self._function, self._plans, self.count = function, plans, 0
+        self._counters = {name for plan in plans.values() if (name := plan.source.targets[0]) is not None}
         # The names that the outermost loop assigns, and what is asked before it of the loops inside of it.
         self._assigned: set[str] | None = None
         self._asked: list[str] = []
@@ -61,12 +72,24 @@ class _Rewriter(ast.NodeTransformer):
         if self._assigned is not None:
             is_open = self._ask_before(plan, own)
             self.generic_visit(node)
-            return _either(node, plan, own, is_open)
+            return _either(node, plan, own, self._scan(node, plan, own), is_open)
         self._assigned, self._asked = _assigned(node), []
         self.generic_visit(node)
         self._assigned = None
         asked = ast.parse("\n".join(self._asked)).body
-        return [*(ast.copy_location(each, node) for each in asked), *_either(node, plan, own, "None")]
+        scan = self._scan(node, plan, own)
+        if _is_read_behind(self._function, node, plan.source.targets[0]):
+            scan.append(f"{plan.source.targets[0]} = {own}_numbers[-1]")
+        return [*(ast.copy_location(each, node) for each in asked), *_either(node, plan, own, scan, "None")]
+
+    def _scan(self, loop: ast.For, plan: Plan, own: str) -> list[str]:
+        """Return the lines that run a loop as a scan, with copies of what it reads alone."""
+        local = stored_in([self._function]) | parameters_of(self._function)
+        read = {node.id for part in loop.body for node in ast.walk(part) if isinstance(node, ast.Name)} & local
+        others = {*stored_in(loop.body), *plan.source.targets, *(each.name for each in plan.lists)}
+        names = {name: f"{own}_copy_of_{name}" for name in sorted(read - others)}
+        copies = [f"{copy} = {HELP}.copied(lambda: {name})" for name, copy in names.items()]
+        return [*copies, *_scanned(loop, plan, own, self._counters, names)]
 
     def _ask_before(self, plan: Plan, own: str) -> str:
         """Return what tells whether the steps of an inner loop are as many as a size says, asked before the outer one.
@@ -76,7 +99,7 @@ class _Rewriter(ast.NodeTransformer):
         items = plan.source.items
         if not plan.source.is_range or not all(_is_plain(item, self._assigned or set()) for item in items):
             return "None"
-        self._asked.append(f"{own}_open = {_HELP}.is_open({', '.join(map(ast.unparse, items))})")
+        self._asked.append(f"{own}_open = {HELP}.is_open({', '.join(map(ast.unparse, items))})")
         return f"{own}_open"
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
@@ -99,20 +122,26 @@ def _is_plain(bound: ast.expr, assigned: set[str]) -> bool:
     )
 
 
-def _either(loop: ast.For, plan: Plan, own: str, is_open: str) -> list[ast.stmt]:
+def _is_read_behind(function: ast.FunctionDef, loop: ast.For, counter: str | None) -> bool:
+    order = Order(function)
+    return counter is not None and order.is_read_first(counter, order.end(loop))
+
+
+def _either(loop: ast.For, plan: Plan, own: str, scanned: Sequence[str], is_open: str) -> list[ast.stmt]:
     """Return a loop that is a scan if the number of its steps is dynamic.
 
     Args:
         loop: The loop.
         plan: How it becomes a scan.
         own: What the names begin with that it gets.
+        scanned: The lines that run it as a scan.
         is_open: An expression that tells whether there are as many steps as a size says; None where that shows.
     """
-    source, scanned = plan.source, _scanned(loop, plan, own)
+    source = plan.source
     items = [ast.unparse(item) for item in source.items]
-    counted = f"{_HELP}.numbers(*{own}_rows)"
+    counted = f"{HELP}.numbers(*{own}_rows)"
     if source.is_range:
-        counted = f"{_HELP}.steps({', '.join(items)}, is_reversed={source.is_reversed}, known={is_open})"
+        counted = f"{HELP}.steps({', '.join(items)}, is_reversed={source.is_reversed}, known={is_open})"
     lines = [
         *([] if source.is_range else [f"{own}_rows = [{', '.join(items)}]"]),
         f"{own}_numbers = {counted}",
@@ -124,27 +153,41 @@ def _either(loop: ast.For, plan: Plan, own: str, is_open: str) -> list[ast.stmt]
     return [ast.copy_location(node, loop) for node in ast.parse("\n".join(lines)).body]
 
 
-def _scanned(loop: ast.For, plan: Plan, own: str) -> list[str]:
+def _scanned(loop: ast.For, plan: Plan, own: str, counters: Collection[str], renamed: Mapping[str, str]) -> list[str]:
     """Return the lines that run a loop as a scan."""
     appended = [f"{own}_appended_{index}" for index in range(len(plan.lists))]
     lists = dict(zip(appended, plan.lists, strict=True))
-    body = "\n".join(_body(statement, lists) for statement in loop.body)
     newest = {_newest(name): growth for name, growth in lists.items() if growth.is_read}
-    before = [*plan.carried, *(f"{_HELP}.newest({each.name}, {each.in_front})" for each in newest.values())]
-    carried, targets = ", ".join((*plan.carried, *newest)), plan.source.targets
-    number = targets[0] or f"{own}_number"
-    rows = [f"{name} = {_HELP}.row({own}_rows[{index}], {number})" for index, name in enumerate(targets[1:])]
+    before = [*plan.carried, *(f"{HELP}.newest({each.name}, {each.in_front})" for each in newest.values())]
+    names, targets = [*plan.carried, *newest], plan.source.targets
+    carried, number = ", ".join(names), targets[0] or f"{own}_number"
+    rows = [f"{name} = {HELP}.row({own}_rows[{index}], {number})" for index, name in enumerate(targets[1:])]
+    known = {*names, number, *(name for name in targets if name is not None)}
+    body = _body(loop, lists, Choices(own, {number}, known), counters)
+    body = ast.unparse(Renamed(renamed).visit(ast.parse(body)))
+    first = _first(plan.source)
     return [
-        f"def {own}_body({', '.join((*plan.carried, *newest, number))}):",
+        *([] if plan.source.is_range else [f"{own}_rows = [*map({HELP}.as_rows, {own}_rows)]"]),
+        *(f"{name} = {HELP}.Unset()" for name in plan.unset),
+        f"def {own}_body({', '.join((*names, number))}):",
         *(f"    {line}" for line in (*rows, *body.splitlines())),
         f"    return [{carried}], [{', '.join(appended)}]",
-        f"{own}_after, {own}_stacked = {_HELP}.run({own}_body, [{', '.join(before)}], {own}_numbers)",
+        f"{own}_after, {own}_stacked = {HELP}.run({own}_body, [{', '.join(before)}], {own}_numbers, {first})",
         *([f"[{carried}] = {own}_after"] if before else []),
         *(
-            f"{each.name} = {_HELP}.Appended({each.name}, {own}_stacked[{index}], in_front={each.in_front})"
+            f"{each.name} = {HELP}.Appended({each.name}, {own}_stacked[{index}], in_front={each.in_front})"
             for index, each in enumerate(plan.lists)
         ),
     ]
+
+
+def _first(source: Source) -> str:
+    """Return an expression of the number of the first step, or of None where it is not written."""
+    if not source.is_range:
+        return "0"
+    if source.is_reversed:
+        return "None"
+    return ast.unparse(source.items[0]) if len(source.items) > 1 else "0"
 
 
 def _unrolled(loop: ast.For, own: str, plan: Plan) -> ast.For:
@@ -173,19 +216,26 @@ class _Supers(ast.NodeTransformer):
 
 
 class _Subscripts(ast.NodeTransformer):
-    """Writes reads and writes of parts as calls, which take tensors for numbers."""
+    """Writes reads and writes of parts as calls, which take tensors for numbers.
+
+    Args:
+        counters: The names of what loops count, which may be tensors.
+    """
+
+    def __init__(self, counters: Collection[str]) -> None:
+        self._counters = counters
 
     def visit_Subscript(self, node: ast.Subscript) -> Any:
         self.generic_visit(node)
         if not isinstance(node.ctx, ast.Load):
             return node
-        return ast.Call(_helper("taken"), [node.value, _key(node.slice)], [])
+        return ast.Call(helper("taken"), [node.value, self._key(node.slice)], [])
 
     def visit_Assign(self, node: ast.Assign) -> Any:
         self.generic_visit(node)
         match node.targets:
             case [ast.Subscript(value=ast.Name(id=name), slice=key)]:
-                return _put(name, key, node.value)
+                return self._put(name, key, node.value)
             case _:
                 return node
 
@@ -193,29 +243,41 @@ class _Subscripts(ast.NodeTransformer):
         self.generic_visit(node)
         match node.target:
             case ast.Subscript(value=ast.Name(id=name), slice=key):
-                before = ast.Call(_helper("taken"), [ast.Name(name, ast.Load()), _key(key)], [])
-                return _put(name, key, ast.BinOp(before, node.op, node.value))
+                before = ast.Call(helper("taken"), [ast.Name(name, ast.Load()), self._key(key)], [])
+                return self._put(name, key, ast.BinOp(before, node.op, node.value))
             case _:
                 return node
 
+    def _put(self, name: str, key: ast.expr, value: ast.expr) -> ast.Assign:
+        call = ast.Call(helper("put"), [ast.Name(name, ast.Load()), self._key(key), value], [])
+        return ast.Assign([ast.Name(name, ast.Store())], call)
 
-def _put(name: str, key: ast.expr, value: ast.expr) -> ast.Assign:
-    call = ast.Call(_helper("put"), [ast.Name(name, ast.Load()), _key(key), value], [])
-    return ast.Assign([ast.Name(name, ast.Store())], call)
-
-
-def _helper(name: str) -> ast.expr:
-    return ast.Attribute(ast.Name(_HELP, ast.Load()), name, ast.Load())
-
-
-def _key(key: ast.expr) -> ast.expr:
-    """Return an index as an expression of its own."""
-    if isinstance(key, ast.Tuple):
-        return ast.Tuple([_key(part) for part in key.elts], ast.Load())
-    if isinstance(key, ast.Slice):
+    def _key(self, key: ast.expr) -> ast.expr:
+        """Return an index as an expression of its own."""
+        if isinstance(key, ast.Tuple):
+            return ast.Tuple([self._key(part) for part in key.elts], ast.Load())
+        if not isinstance(key, ast.Slice):
+            return key
         parts = [part or ast.Constant(None) for part in (key.lower, key.upper, key.step)]
-        return ast.Call(ast.Name("slice", ast.Load()), parts, [])
-    return key
+        if key.lower is None or key.upper is None or not mentions(key, self._counters):
+            return ast.Call(ast.Name("slice", ast.Load()), parts, [])
+        # A window has the same length wherever it begins.
+        begins = [_at(bound, self._counters, number) for number in (0, 1) for bound in (key.lower, key.upper)]
+        return ast.Call(helper("window"), [*parts, *begins], [])
+
+
+def _at(bound: ast.expr, counters: Collection[str], number: int) -> ast.expr:
+    """Return an expression with a number for all counters."""
+    found = ast.parse(ast.unparse(bound), mode="eval").body
+    return _Numbers(counters, number).visit(found)  # type: ignore[no-any-return]
+
+
+class _Numbers(ast.NodeTransformer):
+    def __init__(self, names: Collection[str], number: int) -> None:
+        self._names, self._number = names, number
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return ast.Constant(self._number) if node.id in self._names else node
 
 
 def _newest(appended: str) -> str:
@@ -223,16 +285,29 @@ def _newest(appended: str) -> str:
     return f"{appended}_before"
 
 
-def _body(statement: ast.stmt, lists: Mapping[str, Growth]) -> str:
-    """Return a statement of a loop as that of a function, whose names for what is added to lists are given."""
+def _body(loop: ast.For, lists: Mapping[str, Growth], choices: Choices, counters: Collection[str]) -> str:
+    """Return the body of a loop as that of a function.
+
+    Args:
+        loop: The loop.
+        lists: The names for what is added to lists.
+        choices: What writes its conditions on what is counted.
+        counters: The names of what loops count.
+    """
+    body = ast.parse("\n".join(_with_names(statement, lists) for statement in loop.body))
+    for rewrite in (_NewestReads(lists), choices, _Subscripts(counters)):
+        body = rewrite.visit(ast.parse(ast.unparse(ast.fix_missing_locations(body))))
+    return ast.unparse(ast.fix_missing_locations(body))
+
+
+def _with_names(statement: ast.stmt, lists: Mapping[str, Growth]) -> str:
+    """Return a statement, with names for what it adds to a list."""
     growth = growth_of(statement)
     if growth is not None:
         name, known = next((name, each) for name, each in lists.items() if each.name == growth.name)
         names = [ast.Name(each, ast.Store()) for each in (name, *([_newest(name)] if known.is_read else []))]
         statement = ast.Assign(list(names), growth.value)
-    again = ast.parse(ast.unparse(ast.fix_missing_locations(statement))).body[0]
-    again = _Subscripts().visit(_NewestReads(lists).visit(again))
-    return ast.unparse(ast.fix_missing_locations(again))
+    return ast.unparse(ast.fix_missing_locations(statement))
 
 
 class _NewestReads(ast.NodeTransformer):
@@ -263,7 +338,7 @@ class _Calls(ast.NodeTransformer):
                 self.parts = True
                 self.generic_visit(call)
                 given = [owner, ast.Constant(name), ast.Constant(index), *call.args]
-                return ast.Call(_helper("part"), given, call.keywords)
+                return ast.Call(helper("part"), given, call.keywords)
             case _:
                 return self.generic_visit(node)
 
@@ -271,15 +346,15 @@ class _Calls(ast.NodeTransformer):
         self.generic_visit(node)
         match node:
             case ast.Call(func=ast.Attribute(value=ast.Name(id="torch"), attr=name), args=[_, *_]) if name in _JOINS:
-                return ast.Call(_helper("stack"), [node.func, *node.args], node.keywords)
+                return ast.Call(helper("stack"), [node.func, *node.args], node.keywords)
             case ast.Call(func=ast.Attribute(value=owner, attr="unbind")):
                 self.parts = True
-                return ast.Call(_helper("unbound"), [owner, *node.args], node.keywords)
+                return ast.Call(helper("unbound"), [owner, *node.args], node.keywords)
             case ast.Call(func=ast.Attribute(value=owner, attr="split" | "chunk" as name), args=[_, *_]):
-                return ast.Call(_helper("pieces"), [owner, ast.Constant(name), *node.args], node.keywords)
+                return ast.Call(helper("pieces"), [owner, ast.Constant(name), *node.args], node.keywords)
             case ast.Call(func=ast.Name(id="sum"), args=[_, *_], keywords=[]):
-                return ast.Call(_helper("total"), [node.func, *node.args], [])
+                return ast.Call(helper("total"), [node.func, *node.args], [])
             case ast.Call(func=ast.Name(id="len" | "reversed" as name), args=[_], keywords=[]):
-                return ast.Call(_helper("length" if name == "len" else "backwards"), [node.func, *node.args], [])
+                return ast.Call(helper("length" if name == "len" else "backwards"), [node.func, *node.args], [])
             case _:
                 return node

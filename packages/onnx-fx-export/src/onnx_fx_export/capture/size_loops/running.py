@@ -11,7 +11,11 @@ from onnx_fx_export.torch_private import scan
 
 __all__ = [
     "Appended",
+    "Unset",
     "backwards",
+    "choose",
+    "copied",
+    "either",
     "is_open",
     "length",
     "newest",
@@ -26,6 +30,7 @@ __all__ = [
     "taken",
     "total",
     "unbound",
+    "window",
 ]
 
 Body = Callable[..., tuple[Sequence[Any], Sequence[Any]]]
@@ -67,45 +72,108 @@ def numbers(*sources: Any) -> torch.Tensor | None:
     return torch.arange(count)
 
 
-def row(source: Any, number: torch.Tensor) -> torch.Tensor:
+def as_rows(source: Any) -> torch.Tensor:
+    """Return a tensor of its own with the rows that a loop goes over."""
+    return _copy(_stacked(source))
+
+
+def row(source: Any, number: torch.Tensor | int) -> torch.Tensor:
     """Return a row of a tensor, or what a loop appended in one step."""
+    if not isinstance(number, torch.Tensor):
+        return _stacked(source)[number]  # type: ignore[no-any-return]
     return _stacked(source).index_select(0, number.reshape(1))[0]  # type: ignore[no-any-return]
 
 
-def run(body: Body, carried: Sequence[Any], numbers: torch.Tensor) -> tuple[list[Any], list[Any]]:
+class Unset:
+    """The value of a name that has none before the first step, which reads it under no condition."""
+
+
+def run(body: Body, carried: Sequence[Any], numbers: torch.Tensor, first: Any) -> tuple[list[Any], list[Any]]:
     """Run the body of a loop as a scan.
 
     Args:
         body: Takes the carried values and the number of a step, and returns those after it, and what it appends.
-        carried: Values before the first step. Where they are numbers, that step is made apart: only what comes after it
-            need have the dtype and the shape that all further steps have.
+        carried: Values before the first step: tensors, and lists, tuples and dicts of them. Numbers and names without a
+            value become tensors like those after the first step. Where there is None or something else, that step is
+            made apart, and the scan leaves it as it is: only what comes after it need have the structure that all
+            further steps have.
         numbers: The number of each step.
+        first: The first of them, if it is a number that is known.
 
     Returns:
-        The carried tensors after the last step, and what was appended, stacked.
+        The carried values after the last step, and what was appended, stacked.
     """
-    if all(isinstance(value, torch.Tensor) for value in carried):
+    leaves = leaves_of(carried)
+    if all(isinstance(leaf, torch.Tensor) for leaf in leaves):
         return _scanned(body, carried, numbers)
-    after, first = body(*carried, numbers[0])
-    state, rest = _scanned(body, list(map(_tensor, after)), numbers[1:])
-    return state, [torch.cat([one.unsqueeze(0), others]) for one, others in zip(first, rest, strict=True)]
+    after, appended = body(*_copies(carried), first if type(first) is int else numbers[0])
+    if all(_is_open(leaf) for leaf in leaves):
+        begin = [_like_later(value, later) for value, later in zip(carried, after, strict=True)]
+        return _scanned(body, begin, numbers)
+    return _scanned(_from_second(body, [*map(_copy, appended)], _copy(numbers[0])), after, numbers)
 
 
-def _scanned(body: Body, carried: Sequence[torch.Tensor], numbers: torch.Tensor) -> tuple[list[Any], list[Any]]:
+def _from_second(body: Body, appended: Sequence[torch.Tensor], first: torch.Tensor) -> Body:
+    """Return the body of a loop whose first step is made: that one changes nothing, and appends what it did."""
+
+    def further(*values: Any) -> tuple[Sequence[Any], Sequence[Any]]:
+        *state, number = values
+        after, added = body(*_copies(state), number)
+        is_first = number == first
+        pairs = zip(leaves_of(state), leaves_of(after), strict=True)
+        kept = [_chosen(is_first, before, later) for before, later in pairs]
+        chosen = [torch.where(is_first, one, other) for one, other in zip(appended, added, strict=True)]
+        return like(after, kept), chosen
+
+    return further
+
+
+def _is_open(leaf: Any) -> bool:
+    return isinstance(_tensor(leaf), torch.Tensor | Unset)
+
+
+def _like_later(value: Any, later: Any) -> Any:
+    """Return a carried value with tensors for its numbers, as they are after a step; zeros if it is not set."""
+    after = [*map(_tensor, leaves_of(later))]
+    if isinstance(value, Unset):
+        return like(later, [torch.zeros_like(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in after])
+    before = leaves_of(value)
+    if len(before) != len(after):
+        raise TypeError("A loop carries values of another structure in further steps.")
+    return like(value, [_filled(*pair) for pair in zip(before, after, strict=True)])
+
+
+def _filled(value: Any, later: Any) -> Any:
+    if isinstance(value, torch.Tensor) or not isinstance(later, torch.Tensor):
+        return value
+    return torch.full_like(later, value)
+
+
+def _scanned(body: Body, carried: Sequence[Any], numbers: torch.Tensor) -> tuple[list[Any], list[Any]]:
+    leaves = [*map(_tensor, leaves_of(carried))]
+    places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+
+    def filled(state: Sequence[torch.Tensor]) -> list[Any]:
+        known = dict(zip(places, state, strict=True))
+        return list(like(carried, [known.get(place, leaf) for place, leaf in enumerate(leaves)]))
+
     def step(state: Sequence[torch.Tensor], number: torch.Tensor) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        after, appended = body(*map(_copy, state[:count]), number)
-        return [*map(_copy, map(_tensor, after)), *map(_copy, state[count:])], [*map(_copy, appended)]
+        after, appended = body(*filled([*map(_copy, state[:count])]), number)
+        found = [*map(_tensor, leaves_of(after))]
+        if len(found) != len(leaves) or any(found[place] != leaves[place] for place in others):
+            raise TypeError("A loop carries values of another structure in further steps.")
+        return [*(_copy(found[place]) for place in places), *map(_copy, state[count:])], [*map(_copy, appended)]
 
-    count = len(carried)
+    count, others = len(places), [place for place in range(len(leaves)) if place not in places]
     # A scan carries something.
-    start = [*map(_copy, carried)] if carried else [torch.zeros(())]
+    start = [_copy(leaves[place]) for place in places] if places else [torch.zeros(())]
     state, stacked = scan(step, start, numbers)
-    return list(state[:count]), list(stacked)
+    return filled(list(state[:count])), list(stacked)
 
 
-def _tensor(value: Any) -> torch.Tensor:
-    """Return a number as a tensor, which promotes like it."""
-    if isinstance(value, torch.Tensor):
+def _tensor(value: Any) -> Any:
+    """Return a number as a tensor, which promotes like it; other values as they are."""
+    if isinstance(value, bool) or not isinstance(value, int | float | torch.SymInt | torch.SymFloat):
         return value
     return torch.as_tensor(value, dtype=torch.float64 if isinstance(value, float) else None)
 
@@ -115,7 +183,108 @@ def _copy(value: torch.Tensor) -> torch.Tensor:
     return value.clone(memory_format=torch.contiguous_format)
 
 
+# ---- conditions on counters
+
+
+def either(test: Any, then: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
+    """Return what one of two functions returns, or a choice among both where a tensor or a size decides."""
+    return choose(test, lambda: [then()], lambda: [otherwise()], [])[0]
+
+
+def choose(
+    test: Any, then: Callable[..., Sequence[Any]], otherwise: Callable[..., Sequence[Any]], values: Sequence[Any]
+) -> Sequence[Any]:
+    """Return the values after one of two branches, or a choice among both where a tensor or a size decides."""
+    if isinstance(test, torch.SymBool):
+        test = torch.full((), torch.sym_ite(test, 1, 0))
+    if not isinstance(test, torch.Tensor):
+        return then(*values) if test else otherwise(*values)
+    first, second = (branch(*_copies(values)) for branch in (then, otherwise))
+    pairs = zip(leaves_of(first), leaves_of(second), strict=True)
+    return list(like(first, [_chosen(test != 0, one, other) for one, other in pairs]))
+
+
+def _chosen(test: torch.Tensor, one: Any, other: Any) -> Any:
+    first, second = _tensor(one), _tensor(other)
+    if isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor):
+        if first.shape != second.shape:
+            raise TypeError("A condition on the number of a step decides about a shape.")
+        return torch.where(test, first, second)
+    if type(one) is not type(other) or one != other:
+        raise TypeError("A condition on the number of a step decides about a value that is no tensor.")
+    return one
+
+
+def _copies(values: Sequence[Any]) -> list[Any]:
+    copies = [_copy(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves_of(values)]
+    return list(like(values, copies))
+
+
+# ---- values in lists, tuples and dicts
+
+
+def leaves_of(value: Any) -> list[Any]:
+    """Return what lists, tuples and dicts hold, in order; those of other classes are values of their own."""
+    if not _holds(value):
+        return [value]
+    return [leaf for each in (value.values() if isinstance(value, dict) else value) for leaf in leaves_of(each)]
+
+
+def like(value: Any, leaves: list[Any]) -> Any:
+    """Return lists, tuples and dicts like some others, that hold other values, which are taken from a list."""
+    if not _holds(value):
+        return leaves.pop(0)
+    if isinstance(value, dict):
+        return {key: like(each, leaves) for key, each in value.items()}
+    found = [like(each, leaves) for each in value]
+    if isinstance(value, list):
+        return found
+    return type(value)(*found) if hasattr(value, "_fields") else tuple(found)
+
+
+def _holds(value: Any) -> bool:
+    return type(value) in (list, tuple, dict) or (isinstance(value, tuple) and hasattr(value, "_fields"))
+
+
+def copied(value: Callable[[], Any]) -> Any:
+    """Return a value that a loop reads with copies of its tensors, as no operand of a scan is a view of another one."""
+    try:
+        found = value()
+    except NameError:
+        return Unset()
+    return _copies([found])[0]
+
+
 # ---- parts of tensors
+
+
+class Window:
+    """A slice whose begin is a tensor.
+
+    Args:
+        begin: Where it begins, without dimensions.
+        length: How long it is.
+    """
+
+    def __init__(self, begin: torch.Tensor, length: Any) -> None:
+        self.places = begin + torch.arange(length)
+
+
+def window(lower: Any, upper: Any, step: Any, *begins: Any) -> Any:
+    """Return a slice, or a window where its bounds are tensors.
+
+    Args:
+        lower: Its begin.
+        upper: Its end.
+        step: Its step.
+        begins: Both bounds where all counters are 0, and where they are 1.
+    """
+    if not isinstance(lower, torch.Tensor) and not isinstance(upper, torch.Tensor):
+        return slice(lower, upper, step)
+    length, later = begins[1] - begins[0], begins[3] - begins[2]
+    if step not in (None, 1) or length != later:
+        raise TypeError("A slice has another length in further steps.")
+    return Window(lower if isinstance(lower, torch.Tensor) else torch.as_tensor(lower), length)
 
 
 def taken(value: Any, key: Any) -> Any:
@@ -128,8 +297,12 @@ def taken(value: Any, key: Any) -> Any:
     return value[rest]
 
 
-def put(value: torch.Tensor, key: Any, part: Any) -> torch.Tensor:
-    """Return a tensor after ``value[key] = part``."""
+def put(value: Any, key: Any, part: Any) -> Any:
+    """Return a tensor, list or dict after ``value[key] = part``."""
+    if not isinstance(value, torch.Tensor):
+        result = dict(value) if isinstance(value, dict) else list(value)
+        result[key] = part
+        return result
     places, rest = _apart(value, key)
     return _put(value, places, rest, part)
 
@@ -146,11 +319,14 @@ def _put(value: torch.Tensor, places: Sequence[tuple[int, torch.Tensor]], rest: 
 def _apart(value: torch.Tensor, key: Any) -> tuple[list[tuple[int, torch.Tensor]], Any]:
     """Return the dimensions that tensors index as numbers, with their indices, and the key of what these leave."""
     parts = key if isinstance(key, tuple) else (key,)
-    numbers = [place for place, part in enumerate(parts) if _is_number(part)]
-    if not numbers:
-        return [], key
-    places = [(_axis(value, parts, place), parts[place].reshape(1)) for place in numbers]
-    return places, tuple(0 if place in numbers else part for place, part in enumerate(parts))
+    places, rest = [], []
+    for place, each in enumerate(parts):
+        if _is_number(each):
+            places.append((_axis(value, parts, place), each.reshape(1)))
+        elif isinstance(each, Window):
+            places.append((_axis(value, parts, place), each.places))
+        rest.append(0 if _is_number(each) else slice(None) if isinstance(each, Window) else each)
+    return places, tuple(rest) if places else key
 
 
 def part(owner: Any, name: str, index: int, *args: Any, **kwargs: Any) -> Any:
@@ -256,6 +432,8 @@ class Appended:
 
 def newest(values: Any, in_front: bool) -> Any:
     """Return the element that was added to a list last."""
+    if not isinstance(values, Appended) and not values:
+        return Unset()
     return values[0] if in_front else values[-1]
 
 
