@@ -12,6 +12,7 @@ from onnx_fx_export.torch_private import scan
 __all__ = [
     "Appended",
     "Unset",
+    "as_rows",
     "backwards",
     "choose",
     "copied",
