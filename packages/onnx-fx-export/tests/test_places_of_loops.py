@@ -35,7 +35,7 @@ def test_in_a_class_within_a_function() -> None:
 
 
 def test_with_names_of_the_function_around() -> None:
-    factor, layer = 3, torch.nn.Linear(3, 3)
+    factor, layer, scale = 3, torch.nn.Linear(3, 3), torch.randn(3)
 
     class Local(torch.nn.Module):
         def __init__(self) -> None:
@@ -45,7 +45,7 @@ def test_with_names_of_the_function_around() -> None:
         def forward(self, x):
             state = x[:, 0]
             for t in range(x.shape[1]):
-                state = torch.tanh(self.layer(state) * factor + x[:, t])
+                state = torch.tanh(self.layer(state) * factor + x[:, t] * scale)
             return state
 
     check(Local())

@@ -10,6 +10,7 @@ from torch.utils import _pytree as pytree
 
 from onnx_fx_export import OnnxExporterError, export
 
+OUTSIDE = torch.randn(3)
 State = namedtuple("State", "hidden cell")
 
 
@@ -155,9 +156,19 @@ def views_of_one_tensor(x):
     return torch.stack(outputs, 1)
 
 
+def numbered_pairs(x):
+    state, total = x[:, 0], 0.0
+    for t, (row, other) in enumerate(zip(x.transpose(0, 1), x.flip(1).unbind(1), strict=True)):
+        state = torch.tanh(state + row * OUTSIDE) if t > 1 else other
+        total = total + state.sum() * t
+    for number, (name, value) in enumerate(zip("ab", (1, 2), strict=True)):
+        total = total + number * value + len(name)
+    return state, total
+
+
 STATES = (Tuples().eval(), Lists().eval(), Dicts().eval(), views_of_one_tensor)
 CONDITIONS = (first_is_other, none_is_other, last_is_other, by_turns, in_place_under_conditions, one_before)
-COUNTERS = (windows, counted, counter_behind)
+COUNTERS = (windows, counted, counter_behind, numbered_pairs)
 
 
 @pytest.mark.parametrize(

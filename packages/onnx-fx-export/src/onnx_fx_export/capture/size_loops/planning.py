@@ -193,15 +193,25 @@ def _written_source(loop: ast.For) -> Source | None:
             func=ast.Name(id="enumerate"), args=[item], keywords=[]
         ):
             return Source([item], [number, name])
+        case ast.Tuple(elts=[ast.Name(id=number), ast.Tuple(elts=names)]), ast.Call(
+            func=ast.Name(id="enumerate"),
+            args=[ast.Call(func=ast.Name(id="zip"), args=items, keywords=[] | [ast.keyword(arg="strict")])],
+            keywords=[],
+        ):
+            return _zipped(number, names, items)
         case ast.Tuple(elts=names), ast.Call(
             func=ast.Name(id="zip"), args=items, keywords=[] | [ast.keyword(arg="strict")]
         ):
-            known = [name.id for name in names if isinstance(name, ast.Name)]
-            return Source(items, [None, *known]) if len(known) == len(names) == len(items) else None
+            return _zipped(None, names, items)
         case ast.Name(id=name), item:
             return Source([item], [None, name])
         case _:
             return None
+
+
+def _zipped(number: str | None, names: Sequence[ast.expr], items: Sequence[ast.expr]) -> Source | None:
+    known = [name.id for name in names if isinstance(name, ast.Name)]
+    return Source(items, [number, *known]) if len(known) == len(names) == len(items) else None
 
 
 def _is_fixed(item: ast.expr) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -23,6 +24,9 @@ from onnx_fx_export.capture.size_loops.planning import (
 __all__ = ["rewritten"]
 
 _IMPORT = f"from onnx_fx_export.capture.size_loops import running as {HELP}"
+# What the names begin with that are made here.
+_OWN = "__onnx_fx_"
+_BUILT_IN = frozenset(vars(builtins))
 _JOINS = ("stack", "cat", "concat", "concatenate")
 
 
@@ -68,7 +72,7 @@ class _Rewriter(ast.NodeTransformer):
         if plan is None:
             return self.generic_visit(node)
         self.count += 1
-        own = f"__onnx_fx_{self.count}"
+        own = f"{_OWN}{self.count}"
         if self._assigned is not None:
             is_open = self._ask_before(plan, own)
             self.generic_visit(node)
@@ -85,7 +89,12 @@ class _Rewriter(ast.NodeTransformer):
     def _scan(self, loop: ast.For, plan: Plan, own: str) -> list[str]:
         """Return the lines that run a loop as a scan, with copies of what it reads alone."""
         local = stored_in([self._function]) | parameters_of(self._function)
-        read = {node.id for part in loop.body for node in ast.walk(part) if isinstance(node, ast.Name)} & local
+        inside = [node for part in loop.body for node in ast.walk(part)]
+        owners = {id(node.value) for node in inside if isinstance(node, ast.Attribute)}
+        owners |= {id(node.func) for node in inside if isinstance(node, ast.Call)}
+        # Modules and functions are called or asked for something; what is neither may be a tensor from outside.
+        found = [node for node in inside if isinstance(node, ast.Name) and not node.id.startswith(_OWN)]
+        read = {node.id for node in found if node.id in local or (id(node) not in owners and node.id not in _BUILT_IN)}
         others = {*stored_in(loop.body), *plan.source.targets, *(each.name for each in plan.lists)}
         names = {name: f"{own}_copy_of_{name}" for name in sorted(read - others)}
         copies = [f"{copy} = {HELP}.copied(lambda: {name})" for name, copy in names.items()]
@@ -195,8 +204,10 @@ def _unrolled(loop: ast.For, own: str, plan: Plan) -> ast.For:
     if plan.source.is_range:
         return loop
     items = ", ".join(f"{own}_rows[{index}]" for index in range(len(plan.source.items)))
+    number, *names = plan.source.targets
     if isinstance(loop.target, ast.Tuple):
-        items = f"{'enumerate' if plan.source.targets[0] else 'zip'}({items})"
+        items = f"zip({items})" if number is None or len(names) > 1 else items
+        items = items if number is None else f"enumerate({items})"
     over = ast.parse(items, mode="eval").body
     return ast.copy_location(ast.For(loop.target, over, loop.body, []), loop)
 
