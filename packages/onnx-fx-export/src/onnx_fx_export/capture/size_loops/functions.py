@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import copy
+import dis
 import functools
 import inspect
 import linecache
@@ -19,6 +21,8 @@ from onnxops_decomp.exporting import codes_in, helpers_of, homes_of
 
 __all__ = ["has_loops", "scanned_loops"]
 
+# Names of what takes tensors apart, which is a loop of its own.
+_PARTS = frozenset({"split", "chunk", "unbind", "map"})
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
@@ -37,8 +41,7 @@ def scanned_loops(model: torch.nn.Module) -> Iterator[None]:
 def _rewritten(model: torch.nn.Module) -> Iterator[tuple[types.FunctionType, types.CodeType]]:
     renamed = _renamed(model)
     for function in _functions(model):
-        file = function.__code__.co_filename
-        code = _codes(file, "".join(linecache.getlines(file))).get(function.__code__)
+        code = _scanning(function.__code__)
         if code is None:
             continue
         yield function, code
@@ -57,26 +60,38 @@ def _plain(function: Any) -> types.FunctionType | None:
     return function if isinstance(function, types.FunctionType) else None
 
 
+@functools.lru_cache(maxsize=1024)
+def _scanning(code: types.CodeType) -> types.CodeType | None:
+    """Return the code of a function with its loops as scans; None if it has none that can be one, or no source."""
+    parts = [code, *codes_in(code)]
+    iterates = any("JUMP_BACKWARD" in each.opname for part in parts for each in dis.get_instructions(part))
+    if not iterates and _PARTS.isdisjoint(name for part in parts for name in part.co_names):
+        return None
+    file = code.co_filename
+    found = _written(file, "".join(linecache.getlines(file))).get(code)
+    if found is None:
+        return None
+    node, owner = copy.deepcopy(found[0]), found[1]
+    if rewritten(node) is None:
+        return None
+    scanning = _compiled(node, owner, code.co_freevars, file)
+    return scanning if scanning.co_freevars == code.co_freevars else None
+
+
 @functools.lru_cache(maxsize=64)
-def _codes(file: str, source: str) -> dict[types.CodeType, types.CodeType]:
-    """Return the code of the functions of a file with loops that can be scans, by their own.
+def _written(file: str, source: str) -> dict[types.CodeType, tuple[ast.FunctionDef, str | None]]:
+    """Return how the functions of a file are written, by their code, each with the class that it stands in.
 
     Args:
         file: Its path.
         source: What it holds now, which may no longer be what runs.
     """
-    if not any(word in source for word in ("for ", "while ", "map(", "unbind", ".split(", ".chunk(")):
-        return {}
-    found: dict[types.CodeType, types.CodeType] = {}
     tree = ast.parse(source)
     own = {(c.co_firstlineno, c.co_name): c for c in codes_in(compile(tree, file, "exec", dont_inherit=True))}
-    for node, owner in [*_written_functions(tree)]:
+    found = {}
+    for node, owner in _written_functions(tree):
         first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-        before = own[first, node.name]
-        if rewritten(node) is not None:
-            code = _compiled(node, owner, before.co_freevars, file)
-            if code.co_freevars == before.co_freevars:
-                found[before] = code
+        found[own[first, node.name]] = (node, owner)
     return found
 
 
@@ -106,12 +121,16 @@ def _compiled(function: ast.FunctionDef, owner: str | None, free: Sequence[str],
 def _functions(model: torch.nn.Module) -> Iterator[types.FunctionType]:
     """Yield the functions that are the code of a model, within decorators and classes."""
     homes = homes_of(model)
-    homes += helpers_of(homes)
     kinds = dict.fromkeys(kind for module in model.modules() for kind in type(module).__mro__)
-    waiting: list[Any] = [kind for kind in kinds if kind.__module__.partition(".")[0] not in ("torch", "builtins")]
+    own = [kind for kind in kinds if kind.__module__.partition(".")[0] not in ("torch", "builtins")]
+    yield from _defined([*own, *(value for home in homes for value in vars(home).values())], homes)
+    yield from _called(own, helpers_of(homes))
+
+
+def _defined(waiting: list[Any], homes: Sequence[types.ModuleType]) -> Iterator[types.FunctionType]:
+    """Yield the functions of some modules that values are, or hold."""
     # Code that is typed into an interpreter has a file of its own for each input.
     files = {home.__name__: getattr(home, "__file__", None) for home in homes}
-    waiting += [value for home in homes for value in vars(home).values()]
     seen: set[int] = set()
     while waiting:
         value = waiting.pop()
@@ -130,6 +149,23 @@ def _functions(model: torch.nn.Module) -> Iterator[types.FunctionType]:
             cells = [cell.cell_contents for cell in value.__closure__ or () if _is_filled(cell)]
             waiting.extend(each for each in cells if isinstance(each, types.FunctionType | type))
             waiting.append(inspect.unwrap(value))
+
+
+def _called(kinds: Sequence[type], helpers: Sequence[types.ModuleType]) -> Iterator[types.FunctionType]:
+    """Yield the functions of other files that the methods of classes call by name when they run."""
+    names = {helper.__name__ for helper in helpers}
+    waiting: list[Any] = [vars(kind).get("forward") for kind in kinds]
+    seen: set[int] = set()
+    while waiting:
+        function = inspect.unwrap(waiting.pop())
+        if not isinstance(function, types.FunctionType) or id(function) in seen:
+            continue
+        seen.add(id(function))
+        if function.__module__ in names:
+            yield function
+        called = {name for code in (function.__code__, *codes_in(function.__code__)) for name in code.co_names}
+        waiting.extend(function.__globals__.get(name) for name in called)
+        waiting.extend(vars(kind).get(name) for kind in kinds for name in called)
 
 
 def _is_filled(cell: types.CellType) -> bool:
