@@ -225,7 +225,15 @@ def counter_of_while(x):
     return state * t
 
 
-@pytest.mark.parametrize("model", [set_late, flagged_late, grows, adds_at_times, counter_of_while])
+def number_at_first(x):
+    number, state = 0.0, x[:, 0]
+    for t in range(x.shape[1]):
+        state = (number - number) * 0.3
+        number = number + x[:, t]
+    return torch.as_tensor(state), number
+
+
+@pytest.mark.parametrize("model", [number_at_first, set_late, flagged_late, grows, adds_at_times, counter_of_while])
 def test_others_are_right_or_refused(model) -> None:
     try:
         program = export(model, (torch.randn(2, 5, 3),), dynamic_shapes=({0: "batch", 1: "length"},))

@@ -145,9 +145,11 @@ def _like_later(value: Any, later: Any) -> Any:
 
 
 def _filled(value: Any, later: Any) -> Any:
-    if isinstance(value, torch.Tensor) or not isinstance(later, torch.Tensor):
+    if isinstance(value, torch.Tensor):
+        if not isinstance(later, torch.Tensor) or value.shape != later.shape:
+            raise TypeError("A loop changes a shape in its first step.")
         return value
-    return torch.full_like(later, value)
+    return torch.full_like(later, value) if isinstance(later, torch.Tensor) else value
 
 
 def _scanned(body: Body, carried: Sequence[Any], numbers: torch.Tensor) -> tuple[list[Any], list[Any]]:
