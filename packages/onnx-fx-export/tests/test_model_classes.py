@@ -9,7 +9,8 @@ from tools.architectures.judge import Call, judged
 from tools.architectures.page import page_text
 from tools.architectures.small import small_model
 
-# Decoders with sliding windows and with experts, encoders and decoders, attention without softmax, images, sound.
+# Decoders with sliding windows and with experts, encoders and decoders, attention without softmax, images, sound, and a
+# loop over the tokens.
 CLASSES = [
     "AlbertModel",
     "Gemma3TextModel",
@@ -23,6 +24,7 @@ CLASSES = [
     "CLIPTextModel",
     "Wav2Vec2Model",
     "BloomModel",
+    "RecurrentGemmaModel",
 ]
 
 

@@ -45,7 +45,9 @@ class KeptContents(TorchFunctionMode):
             TypeError: If a tensor that has data is given the memory of one without.
         """
         kwargs = kwargs or {}
-        self.keep(func, args, kwargs)
+        # Dynamo reads this code as well, where nothing has data.
+        if not torch.compiler.is_dynamo_compiling():
+            self.keep(func, args, kwargs)
         return func(*args, **kwargs)
 
     def keep(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
