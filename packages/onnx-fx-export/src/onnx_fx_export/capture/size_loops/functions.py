@@ -157,8 +157,9 @@ def _called(kinds: Sequence[type], helpers: Sequence[types.ModuleType]) -> Itera
     waiting: list[Any] = [vars(kind).get("forward") for kind in kinds]
     seen: set[int] = set()
     while waiting:
-        function = inspect.unwrap(waiting.pop())
-        if not isinstance(function, types.FunctionType) or id(function) in seen:
+        function = _plain(waiting.pop())
+        function = None if function is None else _plain(inspect.unwrap(function))
+        if function is None or id(function) in seen:
             continue
         seen.add(id(function))
         if function.__module__ in names:
