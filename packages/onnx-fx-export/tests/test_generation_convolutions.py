@@ -41,12 +41,17 @@ def test_columns_are_inputs_and_outputs(lfm2):
         "past_key_values.1.key": ["batch_size", 2, "past_sequence_length", 8],
         "past_key_values.1.value": ["batch_size", 2, "past_sequence_length", 8],
     }
-    nodes = [node.op_type for node in onnx.load(path, load_external_data=False).graph.node]
+    model = onnx.load(path, load_external_data=False)
+    nodes = [node.op_type for node in model.graph.node]
     assert nodes.count("CausalConvWithState") == nodes.count("GroupQueryAttention") == 1
     assert "Conv" not in nodes
     # The gate of the convolution is not transposed, and what padding changes is looked for once.
     assert nodes.count("Transpose") == 2
     assert nodes.count("If") == 1
+    # Padding stands behind prompts, and none of it is read: nothing is multiplied by the mask.
+    (convolution,) = (node for node in model.graph.node if node.op_type == "CausalConvWithState")
+    made = {output: node for node in model.graph.node for output in node.output}
+    assert made[convolution.input[0]].op_type == "Transpose"
 
 
 def test_a_conversation_goes_on_token_for_token(lfm2):
@@ -62,6 +67,14 @@ def test_texts_are_read_in_steps_of_any_size(name, biased, lfm2, tmp_path):
         export_folder(model, path, verify=False)
 
     check_steps(model, path, *STEPS[name], tolerance=1e-4)
+
+
+@pytest.mark.parametrize("name", ["padding on the left", "padding on the right", "padding in between"])
+def test_padding_may_stand_anywhere_for_onnx_runtime(name, lfm2, tmp_path):
+    model = lfm2[0]
+    export_folder(model, tmp_path / "out", engine="onnxruntime", verify=False)
+
+    check_steps(model, tmp_path / "out", *STEPS[name], tolerance=1e-4)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int4"])

@@ -432,6 +432,8 @@ def _share_caches(program: ONNXProgram, kind: Kind, *, forget: bool) -> bool:
     """Let the cache grow in place where the masks allow it; warn where padding would be read then."""
     length = kind.context_length()
     shares = share_caches(program.model, "input_ids", "attention_mask", length, forget=forget)
+    if shares:
+        kind.pad_behind(program.model)
     if kind.moved_by_padding if shares else kind.counts_padding(length):
         warn_user(_RIGHT_PADDING)
     return shares

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
+import onnx_ir as ir
 import torch
 
 from onnx_fx_export.generation.caches import LayerCache
@@ -136,6 +137,10 @@ class Kind(abc.ABC):
     @property
     def moved_by_padding(self) -> bool:
         """Whether padding between the tokens of a text changes what the model makes of it, windows aside."""
+        return False
+
+    def pad_behind(self, model: ir.Model) -> bool:
+        """Leave out of the decoder's graph what padding before tokens needs alone; tell whether there was something."""
         return False
 
     def settings(self) -> dict[str, dict[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any, ClassVar
 
+import onnx_ir as ir
 import torch
 
 from onnx_fx_export.errors import OnnxExporterError
@@ -12,7 +13,12 @@ from onnx_fx_export.generation.caches import Cache, LayerCache
 from onnx_fx_export.generation.config import MODEL_FILE, STATE_NAMES, decoder_config, genai_config
 from onnx_fx_export.generation.kinds.base import Part
 from onnx_fx_export.generation.kinds.decoder import CachedGraph, Decoder
-from onnx_fx_export.generation.operators.convolutions import Kept, columns_before_padding, convolutions_as_operators
+from onnx_fx_export.generation.operators.convolutions import (
+    Kept,
+    columns_before_padding,
+    convolutions_as_operators,
+    read_without_mask,
+)
 from onnx_fx_export.generation.requirements import transformers
 
 __all__ = ["Convolving"]
@@ -57,6 +63,10 @@ class Convolving(Decoder):
     def moved_by_padding(self) -> bool:
         """No: convolutions go on from the last columns that are no padding."""
         return False
+
+    def pad_behind(self, model: ir.Model) -> bool:
+        """Let convolutions read what is new without its mask."""
+        return read_without_mask(model, "attention_mask")
 
     def parts(self, *, last_logits: bool) -> list[Part]:
         """Return the one graph, with an example of a step that follows others."""

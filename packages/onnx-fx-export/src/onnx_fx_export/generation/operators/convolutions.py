@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 import onnx_ir as ir
 import torch
+from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from onnx_fx_export.generation.operators.functions import has_operators, modules_with
 from onnxops_core.exporting import replaced
@@ -24,6 +25,7 @@ __all__ = [
     "columns_before_padding",
     "convolutions_as_operators",
     "has_convolutions",
+    "read_without_mask",
 ]
 
 # Modules of transformers call it by this name, with the arguments that causal-conv1d gave it.
@@ -204,6 +206,35 @@ def convolutions_as_operators(model: torch.nn.Module, kept: Kept) -> Iterator[No
     masks = [(module, _MASK, lambda *_, **__: None) for module in modules if hasattr(module, _MASK)]
     with replaced([*stand_ins, *masks]):
         yield
+
+
+def read_without_mask(model: ir.Model, mask: str) -> bool:
+    """Let convolutions read what is new as it is, where padding stands behind all tokens; tell whether any did not.
+
+    No token reads what is behind it, and :func:`columns_before_padding` takes what is to be kept from before the
+    padding.
+
+    Args:
+        model: A model whose convolutions are operators.
+        mask: Name of the padding mask, an input.
+    """
+    for node in list(model.graph):
+        masked = node.inputs[0].producer() if node.op_type == "CausalConvWithState" and node.inputs[0] else None
+        if masked is None or masked.op_type != "Mul":
+            continue
+        read = [value for value in masked.inputs if value is not None and not _is_made_of(value, mask)]
+        if len(read) == 1:
+            ir.convenience.replace_all_uses_with(masked.outputs[0], read[0])
+    return RemoveUnusedNodesPass()(model).modified
+
+
+def _is_made_of(value: ir.Value, name: str) -> bool:
+    """Tell whether a value is an input, or part of it, in another dtype or shape."""
+    node = value.producer()
+    while node is not None and node.op_type in ("Cast", "Unsqueeze", "Slice") and node.inputs[0] is not None:
+        value = node.inputs[0]
+        node = value.producer()
+    return value.is_graph_input() and value.name == name
 
 
 TRANSLATIONS: dict[Any, Callable[..., Any]] = {_convolution: _write, columns_before_padding: _write_columns}
