@@ -6,15 +6,18 @@ import sys
 
 import onnx
 import pytest
+import torch
 from generation_steps import STEPS, check_conversation, check_steps
 from language_models import input_shapes, language_model
 
-from onnx_fx_export import InvalidArgumentError
+from onnx_fx_export import InvalidArgumentError, export
 from onnx_fx_export.generation import export_folder
 from onnx_fx_export.generation.operators.convolutions import has_convolutions
+from onnx_fx_export.generation.operators.padding import TRANSLATIONS, before_padding
 
 pytest.importorskip("onnxruntime_genai", reason="the engine of these tests is an optional package")
 ALL_BATCHES = [(1,), (7,), (100,), (3, 11, 6)]
+TABLE = {"custom_translation_table": TRANSLATIONS, "opset_version": 23}
 
 
 @pytest.fixture(scope="module")
@@ -45,9 +48,10 @@ def test_columns_are_inputs_and_outputs(lfm2):
     nodes = [node.op_type for node in model.graph.node]
     assert nodes.count("CausalConvWithState") == nodes.count("GroupQueryAttention") == 1
     assert "Conv" not in nodes
-    # The gate of the convolution is not transposed, and what padding changes is looked for once.
+    # The gate of the convolution is not transposed, and what padding changes is looked for once, of logits as well.
     assert nodes.count("Transpose") == 2
-    assert nodes.count("If") == 1
+    assert nodes.count("Loop") == 1
+    assert not {"ArgMax", "If"} & {*nodes}
     # Padding stands behind prompts, and none of it is read: nothing is multiplied by the mask.
     (convolution,) = (node for node in model.graph.node if node.op_type == "CausalConvWithState")
     made = {output: node for node in model.graph.node for output in node.output}
@@ -75,6 +79,35 @@ def test_padding_may_stand_anywhere_for_onnx_runtime(name, lfm2, tmp_path):
     export_folder(model, tmp_path / "out", engine="onnxruntime", verify=False)
 
     check_steps(model, tmp_path / "out", *STEPS[name], tolerance=1e-4)
+
+
+def test_logits_of_all_tokens_leave_the_columns_right(lfm2, tmp_path):
+    export_folder(lfm2[0], tmp_path / "out", logits="all", verify=False)
+
+    check_steps(lfm2[0], tmp_path / "out", *STEPS["padding on the right"], tolerance=1e-4)
+
+
+@pytest.mark.parametrize("with_states", [False, True])
+def test_what_stands_before_padding_is_found(with_states):
+    class Model(torch.nn.Module):
+        def forward(self, state, new, past, mask):
+            new = [new, new * 2]
+            last = [torch.cat([past, part], -1)[..., -2:] for part in new]
+            return before_padding([state] if with_states else [], last, [past, past], new, mask)
+
+    def inputs(*rows: list[int]) -> tuple[torch.Tensor, ...]:
+        mask = torch.tensor(rows)
+        batch, new = len(rows), mask.shape[1] - 1
+        return torch.randn(batch, new, 4), torch.randn(batch, 6, new), torch.randn(batch, 6, 2), mask
+
+    batch, new = {0: "batch"}, {0: "batch", 2: "new"}
+    shapes = ({0: "batch", 1: "new"}, new, batch, {0: "batch", 1: "all"})
+    program = export(Model(), inputs([1, 1, 1, 0], [1, 1, 0, 0]), dynamic_shapes=shapes, **TABLE)
+
+    for rows in ([[1, 1, 0]], [[0, 0], [1, 1]], [[1, 0, 1, 0, 1], [1, 0, 0, 0, 0], [0, 1, 1, 1, 0]], [[1, 1, 1]]):
+        given = inputs(*rows)
+        for found, wanted in zip(program(*given), Model()(*given), strict=True):
+            torch.testing.assert_close(found, wanted)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int4"])

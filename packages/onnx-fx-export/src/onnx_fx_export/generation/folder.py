@@ -27,6 +27,7 @@ from onnx_fx_export.generation.operators.convolutions import TRANSLATIONS as OF_
 from onnx_fx_export.generation.operators.experts import TRANSLATIONS as OF_EXPERTS
 from onnx_fx_export.generation.operators.last_token import TRANSLATIONS as OF_LAST_TOKENS
 from onnx_fx_export.generation.operators.linear_attention import TRANSLATIONS as OF_LINEAR_ATTENTION
+from onnx_fx_export.generation.operators.padding import TRANSLATIONS as OF_PADDING
 from onnx_fx_export.generation.operators.recurrences import recurrences_as_operators
 from onnx_fx_export.generation.quantization import BITS, Quantization, quantized, quantized_error
 from onnx_fx_export.generation.requirements import genai, onnxruntime
@@ -41,6 +42,7 @@ from onnxops_decomp.exporting import DivideWideProducts, FuseSkipNormalization, 
 __all__ = ["GenerationFolder", "export_folder"]
 
 _OPSET = 23
+_TRANSLATIONS = {**OF_EXPERTS, **OF_LAST_TOKENS, **OF_LINEAR_ATTENTION, **OF_CONVOLUTIONS, **OF_PADDING}
 _RIGHT_PADDING = (
     "The model has sliding windows, biases by position or places in images, and ONNX Runtime GenAI pads a batch after "
     "the prompts, "
@@ -320,7 +322,7 @@ class _Request:
                 opset_version=_OPSET,
                 target="onnxruntime",
                 widen_bfloat16=True,
-                custom_translation_table={**OF_EXPERTS, **OF_LAST_TOKENS, **OF_LINEAR_ATTENTION, **OF_CONVOLUTIONS},
+                custom_translation_table=_TRANSLATIONS,
                 strategy=None if part.section is None else "non-strict",
             )
         if part.reads_steps:

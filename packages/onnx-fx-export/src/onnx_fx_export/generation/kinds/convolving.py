@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import onnx_ir as ir
@@ -15,10 +16,10 @@ from onnx_fx_export.generation.kinds.base import Part
 from onnx_fx_export.generation.kinds.decoder import CachedGraph, Decoder
 from onnx_fx_export.generation.operators.convolutions import (
     Kept,
-    columns_before_padding,
     convolutions_as_operators,
     read_without_mask,
 )
+from onnx_fx_export.generation.operators.padding import before_padding
 from onnx_fx_export.generation.requirements import transformers
 
 __all__ = ["Convolving"]
@@ -118,22 +119,28 @@ class ConvolvingGraph(CachedGraph):
         """
         mask, kept = attention_mask[:, -input_ids.shape[1] :], Kept()
         cache = _filled(self.model, past_key_values, kept, mask)
+        found: list[torch.Tensor] = []
+
+        def pick(hidden: torch.Tensor) -> torch.Tensor:
+            found[:] = before_padding([hidden], *_columns_of(cache), attention_mask)
+            return found.pop(0)
+
         with convolutions_as_operators(self.model, kept):
-            result = self.read_from(cache, input_ids.shape[1], attention_mask, input_ids=input_ids)
+            result = self.read_from(cache, input_ids.shape[1], attention_mask, {"input_ids": input_ids}, pick)
         if len(kept):
             raise OnnxExporterError(f"{type(self.model).__name__} has convolutions that do not read what was kept.")
-        return {"logits": result.logits, "present": _present(cache, mask)}
+        columns = iter(found or before_padding([], *_columns_of(cache), attention_mask))
+        present = [
+            {"conv": next(columns)} if isinstance(layer, _columns()) else {"key": layer.keys, "value": layer.values}
+            for layer in cache.layers
+        ]
+        return {"logits": result.logits, "present": present}
 
 
-def _present(cache: Any, mask: torch.Tensor) -> Cache:
-    """Return what each layer keeps behind what was new."""
+def _columns_of(cache: Any) -> Iterator[list[torch.Tensor]]:
+    """Yield what all convolutions leave, what they have read before, and what is new to them."""
     convolutions = [layer for layer in cache.layers if isinstance(layer, _columns())]
-    parts = ([getattr(layer, part) for layer in convolutions] for part in ("last", "past", "new"))
-    columns = iter(columns_before_padding(*parts, mask))
-    return [
-        {"conv": next(columns)} if layer in convolutions else {"key": layer.keys, "value": layer.values}
-        for layer in cache.layers
-    ]
+    return ([getattr(layer, part) for layer in convolutions] for part in ("last", "past", "new"))
 
 
 @functools.cache

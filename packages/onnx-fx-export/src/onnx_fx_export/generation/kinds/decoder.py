@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,7 +14,7 @@ import torch
 from onnx_fx_export.generation.caches import Cache, LayerCache, as_dynamic, empty_layers, kept_by, layers_of, past_of
 from onnx_fx_export.generation.config import MODEL_FILE, decoder_config, genai_config
 from onnx_fx_export.generation.kinds.base import Batch, Kind, Part, Tokens
-from onnx_fx_export.generation.operators.last_token import reading_last
+from onnx_fx_export.generation.operators.last_token import of_last_kept, reading_last
 from onnx_fx_export.generation.trials import check_windows_of_masks, differ, keeping_modes, running
 from onnxops_decomp.exporting import cache_argument
 
@@ -191,14 +191,25 @@ class CachedGraph(torch.nn.Module):
         Returns:
             ``logits`` (B, S or 1, vocabulary) and ``present``, of the form of ``past_key_values``.
         """
-        result = self.read_from(as_dynamic(past_key_values, self._empty), new, attention_mask, **given)
+        result = self.read_from(as_dynamic(past_key_values, self._empty), new, attention_mask, given)
         return {"logits": result.logits, "present": kept_by(getattr(result, self._cache_name))}
 
-    def read_from(self, cache: Any, new: int, attention_mask: torch.Tensor, **given: torch.Tensor) -> Any:
-        """Return what the model returns of what is new, behind a cache of transformers."""
+    def read_from(
+        self,
+        cache: Any,
+        new: int,
+        attention_mask: torch.Tensor,
+        given: dict[str, torch.Tensor],
+        pick: Callable[[torch.Tensor], torch.Tensor] | None = None,
+    ) -> Any:
+        """Return what the model returns of what is new, behind a cache of transformers.
+
+        Where logits of the last tokens alone are wanted, ``pick`` takes their states (B, 1, width) from all
+        (B, S, width); without it, those of the last tokens that are no padding.
+        """
         if self._takes_positions and "position_ids" not in given:
-            given["position_ids"] = (attention_mask.cumsum(-1) - 1).clamp(min=0)[:, -new:]
-        with reading_last(self._head, attention_mask[:, -new:]):
+            given = given | {"position_ids": (attention_mask.cumsum(-1) - 1).clamp(min=0)[:, -new:]}
+        with reading_last(self._head, pick or of_last_kept(attention_mask[:, -new:])):
             return self.model(
                 attention_mask=attention_mask,
                 use_cache=True,

@@ -478,7 +478,7 @@ class CrossDecoderGraph(torch.nn.Module):
         states = library.modeling_outputs.BaseModelOutput(last_hidden_state=encoder_hidden_states)
         states.attention_mask = None  # some encoders return one
         mask = {"attention_mask": encoder_attention_mask} if self._takes_mask else {}
-        with reading_last(self._head, None):
+        with reading_last(self._head):
             result = self.model(
                 encoder_outputs=states,
                 decoder_input_ids=input_ids,

@@ -239,7 +239,7 @@ class PromptGraph(_Graph):
         if self._takes_positions and "position_ids" not in given:
             given["position_ids"] = (attention_mask.cumsum(-1) - 1).clamp(min=0)
         cache: dict[str, Any] = {self._cache_name: _remembering(self.model)}
-        with reading_last(self.model.get_output_embeddings(), None):
+        with reading_last(self.model.get_output_embeddings()):
             result = self.model(attention_mask=attention_mask, use_cache=True, return_dict=True, **cache, **given)
         return {"logits": result.logits, "present": kept_states(getattr(result, self._cache_name))}
 

@@ -420,7 +420,9 @@ class EmbeddedDecoderGraph(CachedGraph):
                 models that read a prefix 0 for its tokens and 1 for those behind it.
             past_key_values: Keys and values (B, heads, P, width) of each layer.
         """
-        given = {} if token_type_ids is None else {_TYPES: token_type_ids}
+        given = {"inputs_embeds": inputs_embeds}
+        if token_type_ids is not None:
+            given[_TYPES] = token_type_ids
         cache = as_dynamic(past_key_values, self._empty, unread=token_type_ids is not None)
-        result = self.read_from(cache, inputs_embeds.shape[1], attention_mask, inputs_embeds=inputs_embeds, **given)
+        result = self.read_from(cache, inputs_embeds.shape[1], attention_mask, given)
         return {"logits": result.logits, "present": kept_by(getattr(result, self._cache_name))}

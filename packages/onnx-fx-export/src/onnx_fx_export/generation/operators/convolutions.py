@@ -10,7 +10,6 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-import numpy as np
 import onnx_ir as ir
 import torch
 from onnx_ir.passes.common import RemoveUnusedNodesPass
@@ -22,7 +21,6 @@ __all__ = [
     "TRANSLATIONS",
     "Columns",
     "Kept",
-    "columns_before_padding",
     "convolutions_as_operators",
     "has_convolutions",
     "read_without_mask",
@@ -72,57 +70,6 @@ def _write(op: Any, new: Any, weight: Any, bias: Any, kept: Any, activation: str
         [new.dtype, new.dtype],
         shapes=[[*new.shape], [*kept.shape]],
     )
-
-
-@torch.library.custom_op("onnx_fx_export::columns_before_padding", mutates_args=())
-def columns_before_padding(
-    last: list[torch.Tensor], past: list[torch.Tensor], new: list[torch.Tensor], mask: torch.Tensor
-) -> list[torch.Tensor]:
-    """Return the last columns of each convolution that no padding at the end of a row takes the place of.
-
-    Args:
-        last: The last columns, padding among them (B, C, K - 1).
-        past: The columns before what is new (B, C, K - 1).
-        new: What is new (B, C, S).
-        mask: 1 for a token and 0 for padding (B, S), int64.
-    """
-    ends = (mask * torch.arange(1, mask.shape[1] + 1)).amax(-1)[:, None, None]
-    joined = [torch.cat(pair, -1) for pair in zip(past, new, strict=True)]
-    return [
-        all_.gather(2, (ends + torch.arange(o.shape[2])).expand(o.shape)) for all_, o in zip(joined, last, strict=True)
-    ]
-
-
-@columns_before_padding.register_fake
-def _(last: list[torch.Tensor], past: Any, new: Any, mask: Any) -> list[torch.Tensor]:
-    return [torch.empty_like(own) for own in last]
-
-
-def _write_columns(op: Any, last: Any, past: Any, new: Any, mask: Any) -> Any:
-    """Write one condition for all: without padding, what the convolutions leave is what to keep."""
-    then, otherwise = op.subgraph(), op.subgraph()
-    names = op.context.names
-    results = op.emit_many(
-        "If",
-        len(last),
-        op.cast(op.ReduceMin(mask, keepdims=0), ir.DataType.BOOL),
-        then_branch=then.graph(last, name=names.new("then")),
-        else_branch=otherwise.graph(_before_padding(otherwise, past, new, mask), name=names.new("else")),
-    )
-    for result, own in zip(results, last, strict=True):
-        result.type, result.shape = own.type, own.shape
-    return results
-
-
-def _before_padding(op: Any, past: Any, new: Any, mask: Any) -> list[ir.Value]:
-    """Return the columns that end where no token of a row stands any more."""
-    tokens = op.Add(op.ArgMax(mask, axis=-1, keepdims=1, select_last_index=1), 1)
-    ends = op.Unsqueeze(op.Mul(tokens, op.ReduceMax(mask, [-1], keepdims=1)), [2])
-    results = []
-    for before, own in zip(past, new, strict=True):
-        places = op.expand(op.Add(ends, op.constant(np.arange(int(before.shape[2])))), op.sizes(before))
-        results.append(op.GatherElements(op.Concat(before, own, axis=2), places, axis=2))
-    return results
 
 
 class Columns(Protocol):
@@ -211,8 +158,8 @@ def convolutions_as_operators(model: torch.nn.Module, kept: Kept) -> Iterator[No
 def read_without_mask(model: ir.Model, mask: str) -> bool:
     """Let convolutions read what is new as it is, where padding stands behind all tokens; tell whether any did not.
 
-    No token reads what is behind it, and :func:`columns_before_padding` takes what is to be kept from before the
-    padding.
+    No token reads what is behind it, and what is to be kept is taken from before the padding
+    (:mod:`onnx_fx_export.generation.operators.padding`).
 
     Args:
         model: A model whose convolutions are operators.
@@ -237,4 +184,4 @@ def _is_made_of(value: ir.Value, name: str) -> bool:
     return value.is_graph_input() and value.name == name
 
 
-TRANSLATIONS: dict[Any, Callable[..., Any]] = {_convolution: _write, columns_before_padding: _write_columns}
+TRANSLATIONS: dict[Any, Callable[..., Any]] = {_convolution: _write}

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["TRANSLATIONS", "last_kept", "reading_last"]
+__all__ = ["TRANSLATIONS", "last_kept", "of_last_kept", "reading_last"]
 
 
 @torch.library.custom_op("onnx_fx_export::last_kept", mutates_args=())
@@ -31,25 +31,33 @@ def _write(op: Any, mask: Any) -> Any:
     return op.ArgMax(mask, axis=-1, keepdims=1, select_last_index=1)
 
 
+def of_last_kept(mask: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return what takes the state of the last token that is no padding (B, 1, width) from those of all (B, S, width).
+
+    Args:
+        mask: 1 for a token and 0 for padding (B, S), int64.
+    """
+    return lambda hidden: hidden.gather(1, last_kept(mask).unsqueeze(-1).expand(-1, 1, hidden.shape[-1]))
+
+
 @contextlib.contextmanager
-def reading_last(head: torch.nn.Module | None, mask: torch.Tensor | None) -> Iterator[None]:
+def reading_last(
+    head: torch.nn.Module | None, pick: Callable[[torch.Tensor], torch.Tensor] = lambda hidden: hidden[:, -1:]
+) -> Iterator[None]:
     """Let the head of a model see the last token of each row alone.
 
     Args:
         head: The head; None changes nothing.
-        mask: 1 for a token and 0 for padding (B, S), int64: the last one that is not padding is seen. None: there is no
-            padding.
+        pick: Takes the states that the head sees (B, 1, width) from those of all tokens (B, S, width); those of the
+            last place, where there is no padding.
     """
     if head is None:
         yield
         return
-    last = None if mask is None else last_kept(mask).unsqueeze(-1)
 
     def picked(_: torch.nn.Module, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         hidden, *others = args
-        if last is None:
-            return hidden[:, -1:], *others
-        return hidden.gather(1, last.expand(-1, 1, hidden.shape[-1])), *others
+        return pick(hidden), *others
 
     handle = head.register_forward_pre_hook(picked)
     try:
