@@ -173,11 +173,11 @@ def _not_comparable(attempts: Attempts) -> str:
 
 
 def _no_scans(attempts: Attempts) -> str:
-    """Require loops over sizes in the code of a model that seems to fix one."""
+    """Require loops over sizes in the code of a model that seems to fix one, or asks for what data decides."""
     failure = attempts.failures.get(NON_STRICT.name)
     if reason := _not_comparable(attempts):
         return reason
-    if failure is not None and not _fixes_a_size(failure):
+    if failure is not None and not _fixes_a_size(failure) and undecided_condition(failure) is None:
         return "no dimension was fixed"
     return "" if has_loops(attempts.request.model) else "the model has no loop that can be a scan"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from onnx_fx_export.capture.size_loops.conditions import conditions_on
+from onnx_fx_export.capture.size_loops.conditions import changing, conditions_on
 from onnx_fx_export.capture.size_loops.names import parameters_of, stored, stored_in
 
 __all__ = ["Growth", "Order", "Plan", "Source", "growth_of", "is_newest", "plan_of", "source_of"]
@@ -140,7 +140,8 @@ def plan_of(order: Order, loop: ast.For) -> Plan | None:
     own = {name for node in inside if isinstance(node, ast.comprehension) for name in _names(node.target)}
     open_ = {name for name in assigned if name not in lists and name not in own}
     left = {name for name in open_ - before if order.is_read_first(name, end)}
-    left |= _under_conditions(order, loop, source.targets[0]) & open_ - before
+    conditional = _under_conditions(order, loop, changing(source.targets, loop.body))
+    left |= conditional & open_ - before
     is_inner = any(
         loop in ast.walk(node) for node in ast.walk(order.function) if isinstance(node, _LOOPS) and node is not loop
     )
@@ -148,7 +149,7 @@ def plan_of(order: Order, loop: ast.For) -> Plan | None:
         return None
     kept = {node.target.id for node in inside if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name)}
     # What comes before a loop within another loop comes after it as well.
-    kept = before if is_inner else kept | _under_conditions(order, loop, source.targets[0])
+    kept = before if is_inner else kept | conditional
     wanted = [name for name in dict.fromkeys(assigned) if name in before and name not in lists]
     reads = {name for name in wanted if order.is_read_first(name, start, end + 1)}
     reads |= {name for name in wanted if order.is_read_first(name, end)}
@@ -156,10 +157,10 @@ def plan_of(order: Order, loop: ast.For) -> Plan | None:
     return Plan(source, carried, [each for each in grown if each is not None], sorted(left))
 
 
-def _under_conditions(order: Order, loop: ast.For, counter: str | None) -> set[str]:
-    """Return the names that keep the value of an earlier step where a condition on the counter assigns them or not."""
+def _under_conditions(order: Order, loop: ast.For, names: Collection[str]) -> set[str]:
+    """Return the names that keep the value of an earlier step where a condition that changes assigns them or not."""
     found: set[str] = set()
-    for node in conditions_on(counter, loop.body):
+    for node in conditions_on(names, loop.body):
         top = next(statement for statement in loop.body if node in ast.walk(statement))
         earlier = stored_in([each for each in loop.body[: loop.body.index(top)] if not isinstance(each, ast.If)])
         branches = [branch for branch in (node.body, node.orelse) if branch]

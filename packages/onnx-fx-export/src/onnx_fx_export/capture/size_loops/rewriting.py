@@ -7,8 +7,10 @@ import builtins
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from onnx_fx_export.capture.size_loops.conditions import Choices
+from onnx_fx_export.capture.size_loops.attributes import with_names
+from onnx_fx_export.capture.size_loops.conditions import Choices, changing
 from onnx_fx_export.capture.size_loops.counted import with_ranges
+from onnx_fx_export.capture.size_loops.exits import without_exits
 from onnx_fx_export.capture.size_loops.lists import Renamed, with_loops
 from onnx_fx_export.capture.size_loops.names import HELP, helper, mentions, parameters_of, stored_in
 from onnx_fx_export.capture.size_loops.planning import (
@@ -27,6 +29,7 @@ _IMPORT = f"from onnx_fx_export.capture.size_loops import running as {HELP}"
 # What the names begin with that are made here.
 _OWN = "__onnx_fx_"
 _BUILT_IN = frozenset(vars(builtins))
+_OF_NUMBERS = ("float", "int", "max", "min")
 _JOINS = ("stack", "cat", "concat", "concatenate")
 
 
@@ -36,7 +39,7 @@ def rewritten(function: ast.FunctionDef) -> ast.FunctionDef | None:
     Args:
         function: The function, which is changed.
     """
-    _Supers(function).visit(with_ranges(function))
+    _Supers(function).visit(without_exits(with_ranges(with_names(function))))
     # All loops are planned before the first one is rewritten.
     plans = _plans(with_loops(function, _plans(function)))
     rewriter = _Rewriter(function, plans)
@@ -172,7 +175,8 @@ def _scanned(loop: ast.For, plan: Plan, own: str, counters: Collection[str], ren
     carried, number = ", ".join(names), targets[0] or f"{own}_number"
     rows = [f"{name} = {HELP}.row({own}_rows[{index}], {number})" for index, name in enumerate(targets[1:])]
     known = {*names, number, *(name for name in targets if name is not None)}
-    body = _body(loop, lists, Choices(own, {number}, known), counters)
+    choices = Choices(own, changing([number, *targets], loop.body), known)
+    body = _body(loop, lists, choices, counters)
     body = ast.unparse(Renamed(renamed).visit(ast.parse(body)))
     first = _first(plan.source)
     return [
@@ -235,12 +239,24 @@ class _Subscripts(ast.NodeTransformer):
 
     def __init__(self, counters: Collection[str]) -> None:
         self._counters = counters
+        # In functions stands what is done under conditions.
+        self._is_wanted = True
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
+        return self._in_condition(node)
+
+    def visit_Lambda(self, node: ast.Lambda) -> Any:
+        return self._in_condition(node)
+
+    def _in_condition(self, node: ast.AST) -> Any:
+        before, self._is_wanted = self._is_wanted, False
+        self.generic_visit(node)
+        self._is_wanted = before
+        return node
 
     def visit_Subscript(self, node: ast.Subscript) -> Any:
         self.generic_visit(node)
-        if not isinstance(node.ctx, ast.Load):
-            return node
-        return ast.Call(helper("taken"), [node.value, self._key(node.slice)], [])
+        return self._taken(node.value, node.slice) if isinstance(node.ctx, ast.Load) else node
 
     def visit_Assign(self, node: ast.Assign) -> Any:
         self.generic_visit(node)
@@ -254,14 +270,25 @@ class _Subscripts(ast.NodeTransformer):
         self.generic_visit(node)
         match node.target:
             case ast.Subscript(value=ast.Name(id=name), slice=key):
-                before = ast.Call(helper("taken"), [ast.Name(name, ast.Load()), self._key(key)], [])
+                before = self._taken(ast.Name(name, ast.Load()), key)
                 return self._put(name, key, ast.BinOp(before, node.op, node.value))
             case _:
                 return node
 
+    def _taken(self, value: ast.expr, key: ast.expr) -> ast.expr:
+        return self._call("taken", [value, self._key(key)], key)
+
     def _put(self, name: str, key: ast.expr, value: ast.expr) -> ast.Assign:
-        call = ast.Call(helper("put"), [ast.Name(name, ast.Load()), self._key(key), value], [])
+        call = self._call("put", [ast.Name(name, ast.Load()), self._key(key), value], key)
         return ast.Assign([ast.Name(name, ast.Store())], call)
+
+    def _call(self, name: str, arguments: Sequence[ast.expr], key: ast.expr) -> ast.expr:
+        if not self._is_wanted:
+            return ast.Call(helper(f"{name}_anywhere"), [*arguments], [])
+        parts = key.elts if isinstance(key, ast.Tuple) else [key]
+        names = [part.id if isinstance(part, ast.Name) else None for part in parts]
+        counted = [place for place, name in enumerate(names) if name in self._counters]
+        return ast.Call(helper(name), [*arguments, *map(ast.Constant, counted)], [])
 
     def _key(self, key: ast.expr) -> ast.expr:
         """Return an index as an expression of its own."""
@@ -275,6 +302,20 @@ class _Subscripts(ast.NodeTransformer):
         # A window has the same length wherever it begins.
         begins = [_at(bound, self._counters, number) for number in (0, 1) for bound in (key.lower, key.upper)]
         return ast.Call(helper("window"), [*parts, *begins], [])
+
+
+class _Computed(ast.NodeTransformer):
+    """Writes what is computed of numbers as calls that take tensors for them."""
+
+    def visit_Call(self, node: ast.Call) -> Any:
+        self.generic_visit(node)
+        match node:
+            case ast.Call(func=ast.Name(id=name), args=[_, *_], keywords=[]) if name in _OF_NUMBERS:
+                return ast.Call(helper("computed"), [ast.Constant(name), node.func, *node.args], [])
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="math"), attr=name), args=[_, *_], keywords=[]):
+                return ast.Call(helper("computed"), [ast.Constant(f"math.{name}"), node.func, *node.args], [])
+            case _:
+                return node
 
 
 def _at(bound: ast.expr, counters: Collection[str], number: int) -> ast.expr:
@@ -306,7 +347,7 @@ def _body(loop: ast.For, lists: Mapping[str, Growth], choices: Choices, counters
         counters: The names of what loops count.
     """
     body = ast.parse("\n".join(_with_names(statement, lists) for statement in loop.body))
-    for rewrite in (_NewestReads(lists), choices, _Subscripts(counters)):
+    for rewrite in (_NewestReads(lists), choices, _Computed(), _Subscripts(counters)):
         body = rewrite.visit(ast.parse(ast.unparse(ast.fix_missing_locations(body))))
     return ast.unparse(ast.fix_missing_locations(body))
 

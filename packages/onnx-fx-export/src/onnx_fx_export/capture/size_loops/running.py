@@ -7,16 +7,23 @@ from typing import Any
 
 import torch
 
+from onnx_fx_export.capture.size_loops.numbers import all_of, any_of, computed, is_not
+from onnx_fx_export.capture.size_loops.places import put, put_anywhere, row_at, taken, taken_anywhere, window
 from onnx_fx_export.torch_private import scan
 
 __all__ = [
     "Appended",
     "Unset",
+    "all_of",
+    "any_of",
+    "are_apart",
     "as_rows",
     "backwards",
     "choose",
+    "computed",
     "copied",
     "either",
+    "is_not",
     "is_open",
     "length",
     "newest",
@@ -24,11 +31,13 @@ __all__ = [
     "part",
     "pieces",
     "put",
+    "put_anywhere",
     "row",
     "run",
     "stack",
     "steps",
     "taken",
+    "taken_anywhere",
     "total",
     "unbound",
     "window",
@@ -178,12 +187,25 @@ def _tensor(value: Any) -> Any:
     """Return a number as a tensor, which promotes like it; other values as they are."""
     if isinstance(value, bool) or not isinstance(value, int | float | torch.SymInt | torch.SymFloat):
         return value
-    return torch.as_tensor(value, dtype=torch.float64 if isinstance(value, float) else None)
+    number: Any = value
+    return torch.full((), number, dtype=torch.float64 if isinstance(value, float | torch.SymFloat) else torch.int64)
 
 
 def _copy(value: torch.Tensor) -> torch.Tensor:
     """Return a tensor of its own: no result of a scan is another one, or an operand."""
     return value.clone(memory_format=torch.contiguous_format)
+
+
+def are_apart(owner: Any, attributes: Sequence[str], called: Sequence[str]) -> bool:
+    """Tell whether nothing that a loop calls asks for attributes of its module.
+
+    Args:
+        owner: The module.
+        attributes: The attributes that the loop assigns.
+        called: Those that it calls: modules of their own know nothing of the one that they are in.
+    """
+    known = all(hasattr(owner, name) and not isinstance(getattr(owner, name), torch.nn.Module) for name in attributes)
+    return known and all(isinstance(getattr(owner, name, None), torch.nn.Module) for name in called)
 
 
 # ---- conditions on counters
@@ -258,78 +280,7 @@ def copied(value: Callable[[], Any]) -> Any:
     return _copies([found])[0]
 
 
-# ---- parts of tensors
-
-
-class Window:
-    """A slice whose begin is a tensor.
-
-    Args:
-        begin: Where it begins, without dimensions.
-        length: How long it is.
-    """
-
-    def __init__(self, begin: torch.Tensor, length: Any) -> None:
-        self.places = begin + torch.arange(length)
-
-
-def window(lower: Any, upper: Any, step: Any, *begins: Any) -> Any:
-    """Return a slice, or a window where its bounds are tensors.
-
-    Args:
-        lower: Its begin.
-        upper: Its end.
-        step: Its step.
-        begins: Both bounds where all counters are 0, and where they are 1.
-    """
-    if not isinstance(lower, torch.Tensor) and not isinstance(upper, torch.Tensor):
-        return slice(lower, upper, step)
-    length, later = begins[1] - begins[0], begins[3] - begins[2]
-    if step not in (None, 1) or length != later:
-        raise TypeError("A slice has another length in further steps.")
-    return Window(lower if isinstance(lower, torch.Tensor) else torch.as_tensor(lower), length)
-
-
-def taken(value: Any, key: Any) -> Any:
-    """Return ``value[key]``, where numbers in the key may be tensors without dimensions."""
-    if not isinstance(value, torch.Tensor):
-        return value[key]
-    places, rest = _apart(value, key)
-    for axis, index in places:
-        value = value.index_select(axis, index)
-    return value[rest]
-
-
-def put(value: Any, key: Any, part: Any) -> Any:
-    """Return a tensor, list or dict after ``value[key] = part``."""
-    if not isinstance(value, torch.Tensor):
-        result = dict(value) if isinstance(value, dict) else list(value)
-        result[key] = part
-        return result
-    places, rest = _apart(value, key)
-    return _put(value, places, rest, part)
-
-
-def _put(value: torch.Tensor, places: Sequence[tuple[int, torch.Tensor]], rest: Any, part: Any) -> torch.Tensor:
-    if not places:
-        result = value.clone()
-        result[rest] = part
-        return result
-    (axis, index), *others = places
-    return value.index_copy(axis, index, _put(value.index_select(axis, index), others, rest, part))
-
-
-def _apart(value: torch.Tensor, key: Any) -> tuple[list[tuple[int, torch.Tensor]], Any]:
-    """Return the dimensions that tensors index as numbers, with their indices, and the key of what these leave."""
-    parts = key if isinstance(key, tuple) else (key,)
-    places, rest = [], []
-    for place, each in enumerate(parts):
-        if _is_number(each):
-            places.append((_axis(value, parts, place), each.reshape(1)))
-        elif isinstance(each, Window):
-            places.append((_axis(value, parts, place), each.places))
-        rest.append(0 if _is_number(each) else slice(None) if isinstance(each, Window) else each)
-    return places, tuple(rest) if places else key
+# ---- parts of what is taken apart
 
 
 def part(owner: Any, name: str, index: int, *args: Any, **kwargs: Any) -> Any:
@@ -378,24 +329,6 @@ def pieces(owner: Any, name: str, *args: Any, **kwargs: Any) -> Any:
     return Appended([], values.unsqueeze(dim % values.dim()).movedim(dim % values.dim() + 1, 0))
 
 
-def _is_number(part: Any) -> bool:
-    return isinstance(part, torch.Tensor) and part.dim() == 0 and part.dtype == torch.int64
-
-
-def _axis(value: torch.Tensor, parts: Sequence[Any], place: int) -> int:
-    """Return the dimension of a tensor that a part of its index is for."""
-    if any(part is Ellipsis for part in parts[:place]):
-        return value.dim() - sum(map(_axes, parts[place:]))
-    return sum(map(_axes, parts[:place]))
-
-
-def _axes(part: Any) -> int:
-    """Return how many dimensions of a tensor a part of its index is for."""
-    if isinstance(part, torch.Tensor) and part.dtype == torch.bool:
-        return part.dim()
-    return int(part is not None)
-
-
 # ---- lists
 
 
@@ -419,7 +352,7 @@ class Appended:
     def __getitem__(self, index: Any) -> Any:
         """Return an element, which there has to be, or a part of the list."""
         if not isinstance(index, slice):
-            return row(self.stacked, index) if isinstance(index, torch.Tensor) else self.stacked[index]
+            return row_at(self.stacked, index) if isinstance(index, torch.Tensor) else self.stacked[index]
         if index == slice(None, None, -1):
             return Appended([], self.stacked.flip(0))
         return Appended([], self.stacked[index])
