@@ -267,7 +267,18 @@ def one_end_of_two(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return total + 1, other + 1
 
 
-@pytest.mark.parametrize("function", [left_by_break, counted, listed, last])
+def test_a_loop_that_ends_early_is_right_or_refused() -> None:
+    torch.manual_seed(0)
+    try:
+        program = export(Model(left_by_break), (torch.randn(6, 3),), dynamic_shapes=ROWS)
+    except CaptureError:
+        return
+    for rows in (1, 2, 6, 9) * 5:
+        x = torch.randn(rows, 3)
+        torch.testing.assert_close(program(x), left_by_break(x))
+
+
+@pytest.mark.parametrize("function", [counted, listed, last])
 def test_a_loop_that_does_more_is_refused(function: Callable[..., Any]) -> None:
     with pytest.raises(CaptureError):
         export(Model(function), (torch.randn(6, 3),), dynamic_shapes=ROWS)

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from onnx_fx_export.capture.aliases import separated_operands
 from onnx_fx_export.capture.errors import capture_error
-from onnx_fx_export.capture.torch_private import scans_over_no_rows
+from onnx_fx_export.capture.torch_private import aliases_without_conditions, scans_over_no_rows
 from onnx_fx_export.errors import CaptureError, DynamicShapeError, MutationError
 from onnx_fx_export.origin import source_line
 from onnx_fx_export.torch_private import hint_of, interpreted_nodes
@@ -88,9 +88,10 @@ def _functionalized_on_tuples(program: torch.export.ExportedProgram) -> torch.ex
     program.example_inputs = None
     keep_calls(program.graph_module)
     try:
-        result: torch.export.ExportedProgram = program.run_decompositions(
-            _of_silent_views(_graphs(program.graph_module))
-        )
+        with aliases_without_conditions():
+            result: torch.export.ExportedProgram = program.run_decompositions(
+                _of_silent_views(_graphs(program.graph_module))
+            )
         restore_calls(result.graph_module)
     finally:
         restore_calls(program.graph_module)

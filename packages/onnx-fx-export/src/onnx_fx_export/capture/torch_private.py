@@ -34,6 +34,7 @@ from onnxops_core.exporting import original, replaced
 from onnxops_decomp.exporting import real_tensors
 
 __all__ = [
+    "aliases_without_conditions",
     "code_written_late",
     "equations_left_unsolved",
     "formats_without_conditions",
@@ -126,6 +127,24 @@ def formats_without_conditions() -> Iterator[None]:
         yield
     finally:
         _UNNOTED.reset(token)
+
+
+def aliases_without_conditions() -> contextlib.AbstractContextManager[None]:
+    """Let the question whether a result is the whole of another tensor be no condition on sizes.
+
+    Functionalization asks whether a result has the sizes and strides of what it is a view of (``has_same_metadata`` in
+    newer releases of torch), and notes that those of the example differ: a transposed result would be refused where it
+    is square. What it answers is about the memory of results alone.
+    """
+    module: Any = importlib.import_module("torch._functorch._aot_autograd.collect_metadata_analysis")
+    usual = getattr(module, "has_same_metadata", None)
+    if usual is None:
+        return contextlib.nullcontext()
+
+    def has_same_metadata(one: torch.Tensor, other: torch.Tensor) -> bool:
+        return [*map(_as_key, one.shape)] == [*map(_as_key, other.shape)] and bool(usual(one, other))
+
+    return replaced([(module, "has_same_metadata", has_same_metadata)])
 
 
 _UNNOTED: contextvars.ContextVar[bool] = contextvars.ContextVar("unnoted", default=False)
