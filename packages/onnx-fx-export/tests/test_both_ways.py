@@ -83,6 +83,16 @@ def written(linear: nn.Module, x: torch.Tensor) -> Any:
     return z
 
 
+def written_in_one_way(linear: nn.Module, x: torch.Tensor) -> Any:
+    """A call that may return its operand is made before the question, and written to in one way alone."""
+    counted = (x > 0).cumsum(0).type_as(x)
+    y = (counted * x).type_as(counted)
+    if x.mean() > 0:
+        y[0] = 1.0
+        return linear(y)
+    return y * 2
+
+
 def of_rows(linear: nn.Module, x: torch.Tensor) -> Any:
     kept = x[x[:, 0] > 0]
     return linear(x).sum(0) if kept.shape[0] == 0 else kept.sum(0) * (5 if kept.shape[0] == 1 else 1)
@@ -134,7 +144,8 @@ def inputs() -> list[torch.Tensor]:
 @pytest.mark.parametrize(
     "function",
     [
-        *(returned, with_constants, of_a_mask, remembered, nested, written, of_rows, of_a_number),
+        *(returned, with_constants, of_a_mask, remembered, nested, written, written_in_one_way),
+        *(of_rows, of_a_number),
         *(of_equal_constants, in_pairs, of_whole_tensors, of_numbers),
     ],
 )

@@ -31,8 +31,12 @@ __all__ = ["functionalized"]
 aten = torch.ops.aten
 
 
-def functionalized(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+def functionalized(program: torch.export.ExportedProgram, *, alike: bool = False) -> torch.export.ExportedProgram:
     """Return a program that computes the same and writes to nothing.
+
+    Args:
+        program: The program.
+        alike: Whether its calls become the same whatever it writes to, so that it can be compared with another one.
 
     Raises:
         DynamicShapeError: If torch fixes a dynamic dimension on the way, as it does for writes to some kinds of views.
@@ -44,7 +48,7 @@ def functionalized(program: torch.export.ExportedProgram) -> torch.export.Export
         raise _overlapping(repeated)
     try:
         with _plain_views(program.graph_module), separated_operands(program.graph_module), scans_over_no_rows():
-            result = _functionalized_on_tuples(program)
+            result = _functionalized_on_tuples(program, alike)
     except Exception as error:
         if overlapping := [node for node in program.graph.nodes if any(map(_overlaps, written_arguments(node)))]:
             raise _overlapping(overlapping) from error
@@ -70,7 +74,7 @@ def functionalized(program: torch.export.ExportedProgram) -> torch.export.Export
     return result
 
 
-def _functionalized_on_tuples(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+def _functionalized_on_tuples(program: torch.export.ExportedProgram, alike: bool) -> torch.export.ExportedProgram:
     """Run torch's functionalization on a program that takes and gives plain tuples of its leaves.
 
     torch traces the constructors of containers, and loses their constants: a cache of transformers starts with empty
@@ -90,7 +94,7 @@ def _functionalized_on_tuples(program: torch.export.ExportedProgram) -> torch.ex
     try:
         with aliases_without_conditions():
             result: torch.export.ExportedProgram = program.run_decompositions(
-                _of_silent_views(_graphs(program.graph_module))
+                _of_silent_views(_graphs(program.graph_module), alike)
             )
         restore_calls(result.graph_module)
     finally:
@@ -107,15 +111,16 @@ def _graphs(module: torch.fx.GraphModule) -> list[torch.fx.Graph]:
     return [each.graph for each in module.modules() if isinstance(each, torch.fx.GraphModule)]
 
 
-def _of_silent_views(graphs: Sequence[torch.fx.Graph]) -> dict[Any, Callable[..., Any]]:
+def _of_silent_views(graphs: Sequence[torch.fx.Graph], alike: bool) -> dict[Any, Callable[..., Any]]:
     """Return torch's definitions of the calls that may show memory which is written to, and whose schema denies it.
 
     ``einsum`` of one operand and ``meshgrid`` are examples: torch keeps such calls whole, and takes their results for
-    new ones.
+    new ones. Where programs are to be ``alike``, it does not matter what is written to.
     """
     nodes = [node for graph in graphs for node in graph.nodes]
     written = {shown for node in nodes for one in written_arguments(node) for shown in shown_nodes(one)}
-    silent = {node.target for node in nodes if shows_silently(node) and not written.isdisjoint(shown_nodes(node))}
+    shown = [node for node in nodes if alike or not written.isdisjoint(shown_nodes(node))]
+    silent = {node.target for node in shown if shows_silently(node)}
     if not silent:
         return {}
     definitions = torch.export.default_decompositions()

@@ -158,7 +158,7 @@ class _Ways:
         if [mark.args[1] for mark in marks] != asked.taken:
             raise CaptureError("A condition was evaluated while an operator was being traced, not by the model's code.")
         if self._functional:
-            recorded = dataclasses.replace(recorded, program=functionalized(recorded.program))
+            recorded = dataclasses.replace(recorded, program=functionalized(recorded.program, alike=True))
         elif _writes_after(marks):
             raise _WritesError
         return Way(recorded, tuple(asked.taken), len(answers), asked.states)
