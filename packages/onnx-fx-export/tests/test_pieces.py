@@ -32,6 +32,16 @@ def attended(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
     return torch.cat(found, dim=0).reshape(x.shape[0], -1) + x
 
 
+def asked_in_vain(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    """A question whose answer changes nothing, but that a condition becomes a flag."""
+    found = []
+    for part in x[None].split(lengths.tolist(), dim=1):
+        is_causal = part.shape[1] > 1 and x.dim() > 4
+        part = part * 2 if part.shape[1] == 1 and is_causal else part + 1
+        found.append(F.scaled_dot_product_attention(part, part, part, is_causal=is_causal))
+    return torch.cat(found, dim=1)[0]
+
+
 def along_columns(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
     return torch.cat([part.softmax(1) for part in x.T.split(lengths.tolist(), dim=1)], dim=-1)
 
@@ -64,7 +74,7 @@ def at_bounds(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    "function", [attended, along_columns, summed, two_rows_each, as_they_were, in_layers, at_bounds]
+    "function", [attended, asked_in_vain, along_columns, summed, two_rows_each, as_they_were, in_layers, at_bounds]
 )
 def test_pieces_of_any_number_and_length(function: Callable[..., Any]) -> None:
     model, double = Model(function), torch.float64  # sums that cancel leave little of single precision
@@ -120,6 +130,15 @@ def otherwise_if_short(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
     return torch.cat([part if part.shape[0] > 2 else part * 0 for part in x.split(lengths.tolist())])
 
 
+def otherwise_if_two(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    return torch.cat([part if part.shape[0] != 2 else part * 0 for part in x.split(lengths.tolist())])
+
+
+def causal_if_long(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    parts = x[None].split(lengths.tolist(), dim=1)
+    return torch.cat([F.scaled_dot_product_attention(p, p, p, is_causal=p.shape[1] > 2) for p in parts], dim=1)
+
+
 def by_their_lengths(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
     sizes = lengths.tolist()
     return torch.stack([part.sum(0) for part, size in zip(x.split(sizes), sizes, strict=True) if size >= 3])
@@ -136,7 +155,8 @@ def written(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
     "function",
     [
         *(numbered, one_after_the_other, first_alone, until_one_is_found, counted, counted_lengths, reversed_pieces),
-        *(lengths_alone, long_pieces, otherwise_if_short, by_their_lengths, written),
+        *(lengths_alone, long_pieces, otherwise_if_short, otherwise_if_two, causal_if_long),
+        *(by_their_lengths, written),
     ],
 )
 def test_what_is_not_the_same_for_each_piece_is_refused(function: Callable[..., Any]) -> None:

@@ -34,7 +34,7 @@ from onnx_fx_export.sizes.numbers.torch_private import logarithm_of, tensors_of_
 from onnx_fx_export.sizes.questions import Sizes
 from onnx_fx_export.torch_private import (
     Writes,
-    answer_for_many,
+    answer_for_rows,
     causal_mask_detection,
     dimension_facts,
     exported,
@@ -348,7 +348,7 @@ def test_only_numbers_of_rows_are_taken_for_many(operator: str) -> None:
 
     def function(x):
         size = x.nonzero().shape[0] if operator == "nonzero" else x.sum().item()
-        answers.append(answer_for_many(size > 2))
+        answers.append(answer_for_rows(size > 2))
         return x
 
     torch.export.export(Broken(function), (torch.ones(4, dtype=torch.int64),), strict=False)

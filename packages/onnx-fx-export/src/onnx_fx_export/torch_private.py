@@ -65,7 +65,7 @@ __all__ = [
     "WithoutEmptyBags",
     "Writes",
     "add_guards",
-    "answer_for_many",
+    "answer_for_rows",
     "causal_mask_detection",
     "dimension_facts",
     "dynamic_associative_scan",
@@ -258,8 +258,8 @@ def undecided_condition(error: BaseException) -> sympy.Basic | None:
     return None if seen is None else seen.cond
 
 
-def answer_for_many(condition: torch.SymBool) -> bool | None:
-    """Return whether a condition holds where data lets many rows through; None if it is about something else.
+def answer_for_rows(condition: torch.SymBool, *, few: bool = False) -> bool | None:
+    """Return whether a condition holds where data lets many rows through, or one; None if it is about something else.
 
     (``ShapeEnv.size_like`` has the sizes that data decides, in contrast to numbers that are read from data.)
     """
@@ -268,8 +268,8 @@ def answer_for_many(condition: torch.SymBool) -> bool | None:
     symbols = sorted(expression.free_symbols, key=str)
     if not symbols or not all(symbol in env.size_like for symbol in symbols):
         return None
-    many = {s: sympy.Integer(min(_MANY + n, env.var_to_range[s].upper)) for n, s in enumerate(symbols)}
-    answer = expression.xreplace(many)
+    rows = {s: sympy.Integer(min(1 if few else _MANY + n, env.var_to_range[s].upper)) for n, s in enumerate(symbols)}
+    answer = expression.xreplace(rows)
     return bool(answer) if answer in (sympy.true, sympy.false) else None
 
 

@@ -8,6 +8,7 @@ the model at other sizes, and with other numbers of rows, until each question ha
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -21,7 +22,7 @@ from onnx_fx_export.capture.row_counts import GivenCounts
 from onnx_fx_export.capture.torch_export import Recorded, Run
 from onnx_fx_export.errors import CaptureError
 from onnx_fx_export.sizes.trial_runs import TrialRuns
-from onnx_fx_export.torch_private import answer_for_many
+from onnx_fx_export.torch_private import answer_for_rows
 
 __all__ = ["compare_open", "record_open"]
 
@@ -41,7 +42,7 @@ def record_open(run: Callable[..., Run]) -> Looped:
         Exception: What torch.export raises, if it is for another reason.
         CaptureError: If a loop over rows cannot be recorded.
     """
-    return record_with_loops(run, RowLoops(_answer))
+    return record_with_loops(run, lambda few: RowLoops(functools.partial(_answer, few=few)))
 
 
 def compare_open(looped: Looped) -> Recorded:
@@ -57,9 +58,9 @@ def compare_open(looped: Looped) -> Recorded:
     return recorded
 
 
-def _answer(condition: Any) -> bool | None:
-    """Answer what nothing but data decides as for many rows, and mark it in the graph; None if that is no answer."""
-    answer = answer_for_many(condition)
+def _answer(condition: Any, *, few: bool) -> bool | None:
+    """Answer what nothing but data decides as for many rows or few, and mark it; None if that is no answer."""
+    answer = answer_for_rows(condition, few=few)
     if answer is not None:
         answer_mark()(torch.scalar_tensor(condition, dtype=torch.bool), answer)
     return answer

@@ -18,27 +18,20 @@ from onnx_fx_export.errors import CaptureError
 from onnx_fx_export.origin import source_line
 from onnxops_decomp.exporting import written_arguments
 
-__all__ = ["join_pieces"]
+__all__ = ["join_pieces", "questions_of_pieces"]
 
 aten = torch.ops.aten
 
 
 def join_pieces(program: torch.export.ExportedProgram) -> None:
-    """Replace what was computed of pieces by loops, in place.
+    """Replace what was computed of pieces by loops, in place; what was asked about their lengths must not matter.
 
     Raises:
         CaptureError: If the code does more with pieces than to compute of each what is joined.
     """
     graph, marks = program.graph, piece_marks()
-    places = graph.find_nodes(op="call_function", target=marks.places.default)
-    of_pieces = _descendants(places)
+    of_pieces = _descendants(graph)
     for node in [node for node in of_pieces if _asserts(node)]:
-        if node.target is answer_mark():
-            # Which way was taken for all pieces is another one for some, and no run would show it.
-            raise CaptureError(
-                f"The length of a piece, which the data decides, chooses a branch{_at(node)}. Compute the same for "
-                "every piece, as by torch.where."
-            )
         graph.erase_node(node)
         del of_pieces[node]
     joins = [node for node in graph.nodes if node.target in (marks.join.default, marks.rows.default)]
@@ -54,11 +47,17 @@ def join_pieces(program: torch.export.ExportedProgram) -> None:
     program.graph_module.recompile()
 
 
-def _descendants(places: list[torch.fx.Node]) -> dict[torch.fx.Node, None]:
-    """Return what depends on places, in the order of the graph, until it is joined."""
-    found: dict[torch.fx.Node, None] = dict.fromkeys(places)
+def questions_of_pieces(program: torch.export.ExportedProgram) -> list[torch.fx.Node]:
+    """Return the marks of what was asked about the lengths of pieces, which the data decides."""
+    return [node for node in _descendants(program.graph) if node.target is answer_mark()]
+
+
+def _descendants(graph: torch.fx.Graph) -> dict[torch.fx.Node, None]:
+    """Return what depends on the places of pieces, in the order of the graph, until it is joined."""
     marks = piece_marks()
-    for node in places[0].graph.nodes if places else ():
+    places = graph.find_nodes(op="call_function", target=marks.places.default)
+    found: dict[torch.fx.Node, None] = dict.fromkeys(places)
+    for node in graph.nodes if places else ():
         is_joined = node.target in (marks.join.default, marks.rows.default)
         if not is_joined and any(used in found for used in node.all_input_nodes):
             found.setdefault(node)

@@ -146,13 +146,17 @@ class RowLoops(TorchFunctionMode):
             # The frame in between is that of the replacement; what torch asks for itself has no two ways.
             if undecided_condition(error) is None or asking_frame(sys._getframe(2)) is None:
                 raise
-            if self._body is not None:
-                known = condition.node.expr.xreplace(self._bounds.numbers(self._body.numbers))
-                return bool(known) if known in (True, False) else self._body.answer(_scalar(condition))
-            answer = self._outside(condition)
+            answer = self.answered(condition)
             if answer is None:
                 raise
             return answer
+
+    def answered(self, condition: Any) -> bool | None:
+        """Return the answer to a condition that data decides; None if that is no answer."""
+        if self._body is None:
+            return self._outside(condition)
+        known = condition.node.expr.xreplace(self._bounds.numbers(self._body.numbers))
+        return bool(known) if known in (True, False) else self._body.answer(_scalar(condition))
 
     def _iterated(self, rows: torch.Tensor) -> Iterator[Any]:
         """Iterate over the rows of a tensor."""

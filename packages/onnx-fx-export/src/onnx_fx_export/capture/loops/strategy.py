@@ -5,18 +5,24 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.nn import functional
 
 from onnx_fx_export.capture.answers import answer_mark
 from onnx_fx_export.capture.comparison import compare_at_other_sizes
 from onnx_fx_export.capture.loops.expansion import expand_loops
-from onnx_fx_export.capture.loops.joining import join_pieces
+from onnx_fx_export.capture.loops.joining import join_pieces, questions_of_pieces
 from onnx_fx_export.capture.loops.pieces import PieceLoops
+from onnx_fx_export.capture.loops.questions import matter_not
 from onnx_fx_export.capture.loops.recording import RowLoops, place_of
 from onnx_fx_export.capture.torch_export import Recorded, Run, record
 from onnx_fx_export.errors import CaptureError
+from onnx_fx_export.origin import source_line
 from onnx_fx_export.sizes.numbers.conversions import WrittenSizes, open_conversions
 from onnx_fx_export.sizes.trial_runs import TrialRuns
-from onnxops_core.exporting import replaced
+from onnxops_core.exporting import original, replaced
 
 __all__ = ["Looped", "compare_loops", "record_with_loops"]
 
@@ -56,17 +62,29 @@ def compare_loops(looped: Looped) -> Recorded:
     return recorded
 
 
-def record_with_loops(run: Callable[..., Run], loops: RowLoops) -> Looped:
+def record_with_loops(run: Callable[..., Run], loops_of: Callable[[bool], RowLoops]) -> Looped:
     """Capture with sizes kept open and the bodies of loops recorded.
 
     Args:
         run: Makes a run of torch.export.
-        loops: Records them.
+        loops_of: Makes what records them; given whether questions are answered as for few rows, not for many.
 
     Raises:
         Exception: What torch.export raises, if it is for another reason.
         CaptureError: If a loop does more than a loop of tensors can hold.
     """
+    looped, has_pieces = _recorded(run, loops_of(False))
+    program = looped.recorded.program
+    if has_pieces:
+        _check_questions(program, lambda: _recorded(run, loops_of(True))[0].recorded.program)
+        join_pieces(program)
+    if looped.count:
+        expand_loops(program)
+    return looped
+
+
+def _recorded(run: Callable[..., Run], loops: RowLoops) -> tuple[Looped, bool]:
+    """Return what was recorded, with marks of its loops, and whether there are loops over pieces of tensors."""
     pieces = PieceLoops(lambda: loops.is_within, loops.listed)
     how = run(around=_recording(loops, pieces))
     # Code may take the number of a row by int(), which stays open.
@@ -74,14 +92,40 @@ def record_with_loops(run: Callable[..., Run], loops: RowLoops) -> Looped:
         recorded = record(how)
     if loops.broken is not None:
         raise CaptureError(f"A loop of data-dependent length is left by break or return{place_of(loops.broken)}")
-    if pieces.count:
-        join_pieces(recorded.program)
-    if loops.count:
-        expand_loops(recorded.program)
-    return Looped(recorded, how, loops.count + pieces.count)
+    return Looped(recorded, how, loops.count + pieces.count), bool(pieces.count)
+
+
+def _check_questions(
+    program: torch.export.ExportedProgram, with_other_answers: Callable[[], torch.export.ExportedProgram]
+) -> None:
+    """Check that what is asked about the lengths of pieces chooses nothing.
+
+    Which way was taken for all pieces is another one for some, and no run would show it.
+    """
+    asked = questions_of_pieces(program)
+    if not asked:
+        return
+    refusal = CaptureError(
+        f"The length of a piece, which the data decides, chooses a branch at {source_line(asked[0])}. Compute the same "
+        "for every piece, as by torch.where."
+    )
+    try:
+        other = with_other_answers()
+    except Exception as error:
+        raise refusal from error
+    if not matter_not(program, other):
+        raise refusal
 
 
 @contextlib.contextmanager
 def _recording(loops: RowLoops, pieces: PieceLoops) -> Iterator[None]:
-    with WrittenSizes(), replaced([*loops.replacements, *pieces.replacements]), loops, pieces:
+    name = "scaled_dot_product_attention"
+
+    def attention(*args: Any, **kwargs: Any) -> Any:
+        """Compute attention where Python's ``and`` gave a condition for a flag, the first operand not to hold."""
+        asked = {key: loops.answered(value) for key, value in kwargs.items() if isinstance(value, torch.SymBool)}
+        return original(functional, name)(*args, **kwargs | asked)
+
+    replacements = [*loops.replacements, *pieces.replacements, (functional, name, attention)]
+    with WrittenSizes(), replaced(replacements), loops, pieces:
         yield
