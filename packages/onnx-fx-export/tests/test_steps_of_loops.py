@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -223,8 +224,26 @@ def counter_where_it_was_left(x):
     return x[:, 0] * t
 
 
+def without_an_end(x):
+    for step in itertools.count():
+        if step == 3:
+            break
+        x = x + 1
+    for t in range(x.shape[1]):
+        x = x + x[:, t : t + 1]
+    return x
+
+
 @pytest.mark.parametrize(
-    "model", [appended_at_times, clipped_windows, windows_over_the_end, counter_where_it_was_left, Asking().eval()]
+    "model",
+    [
+        without_an_end,
+        appended_at_times,
+        clipped_windows,
+        windows_over_the_end,
+        counter_where_it_was_left,
+        Asking().eval(),
+    ],
 )
 def test_others_are_right_or_refused(model) -> None:
     try:

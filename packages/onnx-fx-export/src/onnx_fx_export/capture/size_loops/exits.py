@@ -11,6 +11,11 @@ from onnx_fx_export.capture.size_loops.planning import growth_of
 
 __all__ = ["without_exits"]
 
+# What gives as many elements as a size says, or as it is given.
+_OF_KNOWN_LENGTH = frozenset(
+    {"chunk", "enumerate", "flip", "len", "max", "min", "movedim", "permute", "range", "reversed", "size", "split", "t"}
+    | {"transpose", "unbind", "zip"}
+)
 _OTHER_LOOPS = (ast.For, ast.While, ast.AsyncFor, ast.FunctionDef, ast.Lambda)
 
 
@@ -27,7 +32,7 @@ class _Steps(ast.NodeTransformer):
     def visit_For(self, node: ast.For) -> Any:
         self.generic_visit(node)
         before: list[ast.stmt] = []
-        if _has(ast.Break, node.body) and not node.orelse and not self._is_read_elsewhere(node):
+        if _has(ast.Break, node.body) and _ends_by_itself(node) and not self._is_read_elsewhere(node):
             name = f"__onnx_fx_goes_on_{self._count}"
             self._count += 1
             before = ast.parse(f"{name} = 1").body
@@ -85,6 +90,15 @@ def _whole(statements: Sequence[ast.stmt]) -> list[ast.stmt]:
 
 def _always_ends(branch: Sequence[ast.stmt]) -> bool:
     return bool(branch) and isinstance(branch[-1], ast.Continue)
+
+
+def _ends_by_itself(loop: ast.For) -> bool:
+    """Tell whether a loop surely has an end that does without ``break``: what functions yield may have none."""
+    calls = [node.func for node in ast.walk(loop.iter) if isinstance(node, ast.Call)]
+    names = [call.id for call in calls if isinstance(call, ast.Name)]
+    methods = [call.attr for call in calls if isinstance(call, ast.Attribute)]
+    known = _OF_KNOWN_LENGTH.issuperset([*names, *methods]) and len(names) + len(methods) == len(calls)
+    return known and not loop.orelse
 
 
 def _has(kind: type[ast.stmt], statements: Sequence[ast.stmt]) -> bool:
