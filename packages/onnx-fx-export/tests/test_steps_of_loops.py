@@ -194,6 +194,22 @@ def test_a_condition_on_a_size_holds_for_the_sizes_of_the_program() -> None:
         program(torch.randn(2, 3, 3))
 
 
+def test_a_place_beyond_the_end_is_an_error_as_in_pytorch() -> None:
+    def chosen(x, places):
+        state = x[:, 0]
+        for t in range(places.shape[0]):
+            state = state * 0.5 + x[:, places[t]]
+        return state
+
+    shapes = ({0: "batch", 1: "length"}, {0: "steps"})
+    program = export(chosen, (torch.randn(2, 5, 3), torch.tensor([0, 2, -1])), dynamic_shapes=shapes)
+
+    x, places = torch.randn(3, 4, 3), torch.tensor([3, -4, 1, 2, 0])
+    torch.testing.assert_close(program(x, places), chosen(x, places))
+    with pytest.raises(Exception, match="out of"):
+        program(x, torch.tensor([0, 4]))
+
+
 def appended_at_times(x):
     outputs = [x[:, 0]]
     for t in range(x.shape[1]):

@@ -123,7 +123,9 @@ def _functions(model: torch.nn.Module) -> Iterator[types.FunctionType]:
     homes = homes_of(model)
     kinds = dict.fromkeys(kind for module in model.modules() for kind in type(module).__mro__)
     own = [kind for kind in kinds if kind.__module__.partition(".")[0] not in ("torch", "builtins")]
-    yield from _defined([*own, *(value for home in homes for value in vars(home).values())], homes)
+    # Functions within functions are found where modules hold them; one may be the model itself.
+    held = [value for module in model.modules() for value in vars(module).values() if _plain(value) is not None]
+    yield from _defined([*held, *own, *(value for home in homes for value in vars(home).values())], homes)
     yield from _called(own, helpers_of(homes))
 
 

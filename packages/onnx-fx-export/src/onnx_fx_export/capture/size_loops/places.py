@@ -10,14 +10,20 @@ import torch
 __all__ = ["put", "put_anywhere", "row_at", "taken", "taken_anywhere", "window"]
 
 
-def _placed(index: torch.Tensor, size: Any) -> torch.Tensor:
-    """Return a place as an index (1,), from 0: places below 0 count from the end."""
-    return torch.remainder(index.reshape(1), torch.sym_max(size, 1))
+def _from_start(place: torch.Tensor, size: Any) -> torch.Tensor:
+    """Return a place as an index (1,); those below 0 count from the end. What is beyond the end stays there."""
+    index = place.reshape(1)
+    return torch.where(index < 0, index + size, index)
+
+
+def _somewhere(places: torch.Tensor, size: Any) -> torch.Tensor:
+    """Return places, each as it counts from the start or the end, or any other that there is."""
+    return torch.remainder(places, torch.sym_max(size, 1))
 
 
 def row_at(values: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
     """Return a row of a tensor; places below 0 count from the end."""
-    return values.index_select(0, _placed(place, values.shape[0]))[0]
+    return values.index_select(0, _from_start(place, values.shape[0]))[0]
 
 
 class Window:
@@ -33,7 +39,7 @@ class Window:
 
     def places(self, size: Any, is_wanted: bool) -> torch.Tensor:
         """Return its places in a dimension; some that there are, where they may not be wanted."""
-        return self._places if is_wanted else torch.remainder(self._places, torch.sym_max(size, 1))
+        return self._places if is_wanted else _somewhere(self._places, size)
 
 
 def window(lower: Any, upper: Any, step: Any, *begins: Any) -> Any:
@@ -115,7 +121,8 @@ def _apart(
     for place, each in enumerate(parts):
         if _is_number(each):
             axis = _axis(value, parts, place)
-            places.append((axis, each.reshape(1) if place in counted else _placed(each, value.shape[axis])))
+            placed = _from_start if is_wanted else _somewhere
+            places.append((axis, each.reshape(1) if place in counted else placed(each.reshape(1), value.shape[axis])))
         elif isinstance(each, Window):
             axis = _axis(value, parts, place)
             places.append((axis, each.places(value.shape[axis], is_wanted)))
