@@ -139,6 +139,15 @@ def causal_if_long(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
     return torch.cat([F.scaled_dot_product_attention(p, p, p, is_causal=p.shape[1] > 2) for p in parts], dim=1)
 
 
+def constant_by_length(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    parts = x.split(lengths.tolist())
+    return torch.cat([part * torch.tensor([2.0 if part.shape[0] > 1 else 3.0]) for part in parts])
+
+
+def scalar_by_length(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    return torch.cat([part * (2.0 if part.shape[0] > 1 else 3.0) for part in x.split(lengths.tolist())])
+
+
 def by_their_lengths(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
     sizes = lengths.tolist()
     return torch.stack([part.sum(0) for part, size in zip(x.split(sizes), sizes, strict=True) if size >= 3])
@@ -156,7 +165,7 @@ def written(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
     [
         *(numbered, one_after_the_other, first_alone, until_one_is_found, counted, counted_lengths, reversed_pieces),
         *(lengths_alone, long_pieces, otherwise_if_short, otherwise_if_two, causal_if_long),
-        *(by_their_lengths, written),
+        *(constant_by_length, scalar_by_length, by_their_lengths, written),
     ],
 )
 def test_what_is_not_the_same_for_each_piece_is_refused(function: Callable[..., Any]) -> None:

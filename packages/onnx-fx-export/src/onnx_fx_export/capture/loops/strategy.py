@@ -76,7 +76,7 @@ def record_with_loops(run: Callable[..., Run], loops_of: Callable[[bool], RowLoo
     looped, has_pieces = _recorded(run, loops_of(False))
     program = looped.recorded.program
     if has_pieces:
-        _check_questions(program, lambda: _recorded(run, loops_of(True))[0].recorded.program)
+        _check_questions(looped.recorded, lambda: _recorded(run, loops_of(True))[0].recorded)
         join_pieces(program)
     if looped.count:
         expand_loops(program)
@@ -95,14 +95,12 @@ def _recorded(run: Callable[..., Run], loops: RowLoops) -> tuple[Looped, bool]:
     return Looped(recorded, how, loops.count + pieces.count), bool(pieces.count)
 
 
-def _check_questions(
-    program: torch.export.ExportedProgram, with_other_answers: Callable[[], torch.export.ExportedProgram]
-) -> None:
+def _check_questions(recorded: Recorded, with_other_answers: Callable[[], Recorded]) -> None:
     """Check that what is asked about the lengths of pieces chooses nothing.
 
     Which way was taken for all pieces is another one for some, and no run would show it.
     """
-    asked = questions_of_pieces(program)
+    asked = questions_of_pieces(recorded.program)
     if not asked:
         return
     refusal = CaptureError(
@@ -113,7 +111,7 @@ def _check_questions(
         other = with_other_answers()
     except Exception as error:
         raise refusal from error
-    if not matter_not(program, other):
+    if not matter_not(recorded, other):
         raise refusal
 
 
@@ -123,8 +121,10 @@ def _recording(loops: RowLoops, pieces: PieceLoops) -> Iterator[None]:
 
     def attention(*args: Any, **kwargs: Any) -> Any:
         """Compute attention where Python's ``and`` gave a condition for a flag, the first operand not to hold."""
-        asked = {key: loops.answered(value) for key, value in kwargs.items() if isinstance(value, torch.SymBool)}
-        return original(functional, name)(*args, **kwargs | asked)
+        given = [
+            loops.answered(value) if isinstance(value, torch.SymBool) else value for value in (*args, *kwargs.values())
+        ]
+        return original(functional, name)(*given[: len(args)], **dict(zip(kwargs, given[len(args) :], strict=True)))
 
     replacements = [*loops.replacements, *pieces.replacements, (functional, name, attention)]
     with WrittenSizes(), replaced(replacements), loops, pieces:

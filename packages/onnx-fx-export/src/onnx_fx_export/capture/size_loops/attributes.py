@@ -45,7 +45,8 @@ class _Loops(ast.NodeTransformer):
         ]
         loop = copy.deepcopy(node)
         loop.body = [_Named(self._owner, names).visit(statement) for statement in loop.body]
-        lists = [ast.List([*map(ast.Constant, each)], ast.Load()) for each in (kept, sorted(called))]
+        read = {each.attr for each in attributes if isinstance(each.ctx, ast.Load)}
+        lists = [ast.List([*map(ast.Constant, each)], ast.Load()) for each in (kept, sorted(called), sorted(read))]
         test = ast.Call(helper("are_apart"), [ast.Name(self._owner, ast.Load()), *lists], [])
         choice = ast.If(test, [*before, loop, *behind], [node])
         return ast.fix_missing_locations(ast.copy_location(choice, node))

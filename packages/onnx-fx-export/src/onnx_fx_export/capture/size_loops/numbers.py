@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["all_of", "any_of", "computed", "is_not"]
+__all__ = ["all_of", "any_of", "computed", "is_not", "truth_of"]
 
 
 def all_of(*parts: Callable[[], Any]) -> Any:
@@ -27,7 +27,7 @@ def _joined(parts: tuple[Callable[[], Any], ...], join: Callable[..., torch.Tens
     for part in parts:
         found = part()
         if isinstance(found, torch.Tensor | torch.SymBool):
-            truths.append(_truth(found))
+            truths.append(truth_of(found))
         elif bool(found) is ends:
             # What comes before decides nothing any more, and what comes behind is not asked for.
             return found
@@ -36,11 +36,12 @@ def _joined(parts: tuple[Callable[[], Any], ...], join: Callable[..., torch.Tens
 
 def is_not(value: Any) -> Any:
     """Return ``not value``, of a tensor and of what a size decides as well."""
-    return _truth(value).logical_not() if isinstance(value, torch.Tensor | torch.SymBool) else not value
+    return truth_of(value).logical_not() if isinstance(value, torch.Tensor | torch.SymBool) else not value
 
 
-def _truth(value: torch.Tensor | torch.SymBool) -> torch.Tensor:
-    return value != 0 if isinstance(value, torch.Tensor) else torch.full((), torch.sym_ite(value, 1, 0)) != 0
+def truth_of(value: torch.Tensor | torch.SymBool) -> torch.Tensor:
+    """Return whether something is true as a tensor without dimensions; a tensor has to be of one element."""
+    return (value if isinstance(value, torch.Tensor) else torch.full((), torch.sym_ite(value, 1, 0))).reshape(()) != 0
 
 
 def computed(name: str, function: Callable[..., Any], *values: Any) -> Any:

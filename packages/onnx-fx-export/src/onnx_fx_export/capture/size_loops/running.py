@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from onnx_fx_export.capture.size_loops.numbers import all_of, any_of, computed, is_not
+from onnx_fx_export.capture.size_loops.numbers import all_of, any_of, computed, is_not, truth_of
 from onnx_fx_export.capture.size_loops.places import put, put_anywhere, row_at, taken, taken_anywhere, window
 from onnx_fx_export.torch_private import scan
 
@@ -196,14 +197,18 @@ def _copy(value: torch.Tensor) -> torch.Tensor:
     return value.clone(memory_format=torch.contiguous_format)
 
 
-def are_apart(owner: Any, attributes: Sequence[str], called: Sequence[str]) -> bool:
-    """Tell whether nothing that a loop calls asks for attributes of its module.
+def are_apart(owner: Any, attributes: Sequence[str], called: Sequence[str], read: Sequence[str]) -> bool:
+    """Tell whether nothing that a loop calls or reads asks for attributes of its module.
 
     Args:
         owner: The module.
         attributes: The attributes that the loop assigns.
         called: Those that it calls: modules of their own know nothing of the one that they are in.
+        read: All that it reads: what the class computes may be computed of them.
     """
+    found = [inspect.getattr_static(type(owner), name, None) for name in (*attributes, *read)]
+    if any(hasattr(each, "__get__") for each in found):
+        return False
     known = all(hasattr(owner, name) and not isinstance(getattr(owner, name), torch.nn.Module) for name in attributes)
     return known and all(isinstance(getattr(owner, name, None), torch.nn.Module) for name in called)
 
@@ -220,13 +225,12 @@ def choose(
     test: Any, then: Callable[..., Sequence[Any]], otherwise: Callable[..., Sequence[Any]], values: Sequence[Any]
 ) -> Sequence[Any]:
     """Return the values after one of two branches, or a choice among both where a tensor or a size decides."""
-    if isinstance(test, torch.SymBool):
-        test = torch.full((), torch.sym_ite(test, 1, 0))
-    if not isinstance(test, torch.Tensor):
+    if not isinstance(test, torch.Tensor | torch.SymBool):
         return then(*values) if test else otherwise(*values)
+    is_first = truth_of(test)
     first, second = (branch(*_copies(values)) for branch in (then, otherwise))
     pairs = zip(leaves_of(first), leaves_of(second), strict=True)
-    return list(like(first, [_chosen(test != 0, one, other) for one, other in pairs]))
+    return list(like(first, [_chosen(is_first, one, other) for one, other in pairs]))
 
 
 def _chosen(test: torch.Tensor, one: Any, other: Any) -> Any:
