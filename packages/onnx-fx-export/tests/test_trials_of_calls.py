@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from onnx_fx_export import export
+from onnx_fx_export import CaptureError, export
 from onnxops_decomp.exporting import fitted_lengths
 
 
@@ -73,6 +73,35 @@ def test_what_a_library_does_in_exports_alone_is_no_reason_to_doubt_what_was_cap
     dynamic = ({0: "rows"}, {0: "rows"})
     program = export(model, (x, index), dynamic_shapes=dynamic, strategy="open-sizes")
     torch.testing.assert_close(program(x[:4], index[:4]), model(x[:4], index[:4]))
+
+
+class Projected(nn.Module):
+    """Divides by what is near nothing for some random matrices, and solves them in another way where it is captured."""
+
+    def forward(self, x: Tensor, matrix: Tensor) -> Tensor:
+        if torch.compiler.is_exporting():
+            points = torch.linalg.inv(matrix) @ x.unsqueeze(-1)
+        else:
+            points = torch.linalg.solve(matrix, x).unsqueeze(-1)
+        return torch.sin(50 * points / points.sum(1, keepdim=True)).squeeze(-1)
+
+
+def test_random_numbers_that_rounding_decides_are_no_reason_to_doubt_what_was_captured() -> None:
+    model, names = Projected(), ({0: "rows"}, {0: "rows"})
+    x, matrix = torch.rand(8, 3) + 1, torch.eye(3) + torch.rand(8, 3, 3) / 10
+    # A strategy that compares whatever it has captured.
+    program = export(model, (x[:4], matrix[:4]), dynamic_shapes=names, strategy="open-sizes")
+    torch.testing.assert_close(program(x, matrix), model(x, matrix), rtol=1e-3, atol=1e-3)
+
+
+def test_numbers_near_those_of_the_example_find_what_is_wrong() -> None:
+    class Wrong(Projected):
+        def forward(self, x: Tensor, matrix: Tensor) -> Tensor:
+            return super().forward(x, matrix) + (0.5 if torch.compiler.is_exporting() else 0.0)
+
+    x, matrix = torch.rand(4, 3) + 1, torch.eye(3) + torch.rand(4, 3, 3) / 10
+    with pytest.raises(CaptureError):
+        export(Wrong(), (x, matrix), dynamic_shapes=({0: "rows"}, {0: "rows"}), strategy="open-sizes")
 
 
 class Pyramid(nn.Module):

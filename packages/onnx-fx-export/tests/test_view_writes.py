@@ -264,3 +264,21 @@ def test_views_are_seen_in_branches(name: str, writes_source: bool) -> None:
     program = export(Branches(), (torch.rand(4, 4),))
     for x in (torch.rand(4, 4), -torch.rand(4, 4)):
         torch.testing.assert_close(program(x), Branches()(x))
+
+
+class WithNewTensors(torch.nn.Module):
+    """Makes tensors of sizes beside a write that torch has to functionalize."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        centre = torch.tensor([x.shape[0] / 2, 3.0]).to(x)
+        matrices = torch.eye(3).repeat(x.shape[0], 1, 1)
+        matrices[:, :2, 2] = centre
+        matrices.reshape(-1, 9)[:, ::2].add_(x[:, :1])
+        return matrices, torch.as_tensor([*x.shape])
+
+
+def test_tensors_made_of_sizes_are_detached_beside_writes_to_views() -> None:
+    model, x = WithNewTensors(), torch.randn(5, 6)
+    program = export(model, (torch.randn(3, 4),), dynamic_shapes=({0: "rows", 1: "columns"},))
+    for actual, expected in zip(program(x), model(x), strict=True):
+        torch.testing.assert_close(actual, expected)

@@ -17,6 +17,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+import turned_rows
 from torch.utils import _pytree as pytree
 from ts_models import exported, scripted_program
 
@@ -381,6 +382,7 @@ OPEN: dict[str, Callable[[T], T]] = {
     "rounded product": lambda x: x.new_ones(round(x.size(0) * 0.35) + 1),
     "extremes of what is made on the way": lambda x: x * max(n + 1 for n in (*x.shape, 6)),
     "checked": lambda x: x * 2 if min(x.shape) > 0 and min(x.size(0), 5) < 6 else x,
+    "in a file that another one reads": lambda x: turned_rows.turned(x),
     "padded to a multiple": lambda x: torch.nn.functional.pad(x, (0, 0, 0, 4 - divmod(x.size(0), 4)[1])),
 }
 

@@ -31,6 +31,22 @@ def test_what_a_module_holds_under_other_names_is_not_the_models() -> None:
         elsewhere.clear()
 
 
+class _Compiled(type):
+    """A class of classes whose module is no text, as compiled code makes them."""
+
+    __module__ = property(lambda cls: 5)  # type: ignore[assignment]
+
+
+class Odd(metaclass=_Compiled):
+    """What a model holds of such code."""
+
+
+def test_classes_without_a_module_are_not_the_users() -> None:
+    model = Keeping()
+    model.odd = [Odd, Odd()]  # type: ignore[assignment]
+    assert reachable(Inventory(model).records)(model.kept)
+
+
 def asserting(x: torch.Tensor) -> torch.Tensor:
     assert isinstance(x, torch.Tensor)
     return x

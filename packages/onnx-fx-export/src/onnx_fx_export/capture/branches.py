@@ -7,9 +7,11 @@ import linecache
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-__all__ = ["cond_for", "decides", "raises"]
+__all__ = ["Span", "answer_without_raising", "cond_for", "decides", "raises"]
 
 _Statements = Sequence[ast.stmt]
+#: The first line and column of a part of a source, and the last line and the column behind it.
+Span = tuple[tuple[int, int], tuple[int, int]]
 
 
 def cond_for(file: str, line: int) -> str:
@@ -51,6 +53,63 @@ def raises(file: str, line: int) -> bool:
     """Tell whether the code at a line raises by itself, or asserts something."""
     statements = (node for node in _nodes(file) if isinstance(node, ast.Raise | ast.Assert))
     return any(node.lineno <= line <= (node.end_lineno or line) for node in statements)
+
+
+def answer_without_raising(file: str, span: Span) -> bool | None:
+    """Return the truth of an operand of a condition with which a statement does not raise.
+
+    Args:
+        file: Path of the source file.
+        span: What asks: a part of the condition, or the statement itself.
+
+    Returns:
+        The truth; None if no condition is asked whose only purpose is to raise, or its operands need different ones.
+    """
+    found: list[tuple[ast.expr, bool]] = []
+    for node in _nodes(file):
+        if isinstance(node, ast.Assert | ast.If) and (_covers(node.test, span) or _begin(node) == span[0]):
+            # The innermost one comes last.
+            found = [(node.test, wanted)] if (wanted := _truth_that_passes(node)) is not None else []
+    if not found or any(isinstance(part, ast.NamedExpr) for part in ast.walk(found[0][0])):
+        return None
+    answers = {*_answers(*found[0], span)}
+    return answers.pop() if len(answers) == 1 else None
+
+
+def _truth_that_passes(statement: ast.Assert | ast.If) -> bool | None:
+    """Return the truth of its condition with which a statement does not raise; None if it does more than that."""
+    if isinstance(statement, ast.Assert):
+        return True
+    if _only_raises(statement.body):
+        return False
+    return True if _only_raises(statement.orelse) else None
+
+
+def _only_raises(block: _Statements) -> bool:
+    """Tell whether a block ends in an exception, whatever it does before."""
+    leaving = (ast.Return, ast.Break, ast.Continue, ast.Yield, ast.YieldFrom, ast.Await)
+    inner = (part for statement in block for part in ast.walk(statement))
+    return bool(block) and isinstance(block[-1], ast.Raise) and not any(isinstance(part, leaving) for part in inner)
+
+
+def _answers(test: ast.expr, wanted: bool, span: Span) -> Iterator[bool]:
+    """Yield what the operands of a condition have to be, in which a span lies; all where it lies in none."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        yield from _answers(test.operand, not wanted, span)
+    elif isinstance(test, ast.BoolOp):
+        covering = [value for value in test.values if _covers(value, span)]
+        for value in covering or test.values:
+            yield from _answers(value, wanted, span)
+    else:
+        yield wanted
+
+
+def _covers(node: ast.expr, span: Span) -> bool:
+    return _begin(node) <= span[0] and span[1] <= (node.end_lineno or 0, node.end_col_offset or 0)
+
+
+def _begin(node: ast.expr | ast.stmt) -> tuple[int, int]:
+    return node.lineno, node.col_offset
 
 
 def _nodes(file: str) -> list[ast.AST]:

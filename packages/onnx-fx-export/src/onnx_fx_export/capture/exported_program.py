@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 from typing import Any
 
+from onnx_fx_export.capture.assertions import warn_of_raising
 from onnx_fx_export.capture.autocast import cast_inside_calls
 from onnx_fx_export.capture.comparison import agrees_on_example, holds_for_example
 from onnx_fx_export.capture.equations import specializations
@@ -142,6 +143,7 @@ def _tried(request: CaptureRequest, example: Example, declared: Any) -> Captured
         DynamicShapeError: If a declared dimension became static.
     """
     recorded, strategy = captured_by_strategies(request, example, declared)
+    warn_of_raising(recorded.raising)
     program, facts = recorded.program, SizeFacts()
     if any(request.specs) and not request.has_dynamic_numbers:
         trials = TrialRuns(program, request.model, example, request.trial_runs)

@@ -46,6 +46,7 @@ def functionalized(program: torch.export.ExportedProgram, *, alike: bool = False
     before = dict(_dynamic_axes(program))
     if repeated := [node for node in program.graph.nodes if any(map(_repeats_memory, written_arguments(node)))]:
         raise _overlapping(repeated)
+    _leave_out_detaching(program.graph_module)
     try:
         with _plain_views(program.graph_module), separated_operands(program.graph_module), scans_over_no_rows():
             result = _functionalized_on_tuples(program, alike)
@@ -228,6 +229,14 @@ def _plain_views(module: torch.fx.GraphModule) -> Iterator[None]:
         for new, part in put:
             new.replace_all_uses_with(part)
             new.graph.erase_node(new)
+
+
+def _leave_out_detaching(module: torch.fx.GraphModule) -> None:
+    """Leave out ``detach_``, as of ``torch.tensor([n])``: without gradients it does nothing, and views refuse it."""
+    for graph in _graphs(module):
+        for node in graph.find_nodes(op="call_function", target=aten.detach_.default):
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
 
 
 def _axis(unbind: torch.fx.Node) -> Any:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
 from typing import Any
 
 from onnx_fx_export.capture.autograd_function import SymbolicFunctionCall
@@ -26,6 +28,7 @@ from onnx_fx_export.capture.ways.both_ways import record_both_ways
 from onnx_fx_export.errors import CaptureError, DynamicShapeError, MutationError, OnnxExporterError
 from onnx_fx_export.repeats.block_expansion import NotRepeatableError
 from onnx_fx_export.repeats.blocks import has_stacks
+from onnx_fx_export.sizes.eager_runs import entered_by
 from onnx_fx_export.sizes.fixed import equations_that_fix, numbers_of_the_example
 from onnx_fx_export.sizes.numbers.numpy_functions import computes_with_numpy
 from onnx_fx_export.sizes.questions import Sizes
@@ -99,12 +102,16 @@ class Attempts:
             by_data = failure is not None and undecided_condition(failure) is not None
             try:
                 with formats_without_conditions() if by_data else contextlib.nullcontext():
-                    self.opened = record_open(self.run)
+                    self.opened = record_open(functools.partial(self.run, entered=self._entered()))
             except Exception as error:
                 self.opened = error
         if isinstance(self.opened, Exception):
             raise self.opened
         return self.opened
+
+    def _entered(self) -> Sequence[ModuleType]:
+        """Return the modules of Python that a call enters, which may make numbers of sizes for the model's code."""
+        return entered_by(self.request.model, self.example) if self.has_data else ()
 
     @property
     def has_data(self) -> bool:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 import torch
 
+from onnx_fx_export.capture.assertions import without_raising
 from onnx_fx_export.capture.autocast import autocast_inside
 from onnx_fx_export.capture.autograd_function import SymbolicFunctionCall, recorded_calls
 from onnx_fx_export.capture.request import CaptureRequest
@@ -47,7 +50,7 @@ from onnx_fx_export.torch_private import (
 )
 from onnx_fx_export.weights.unallocated import allocated_on_paper
 from onnxops_core import onnx_export
-from onnxops_decomp.exporting import Example, WholeCalls, registered_results
+from onnxops_decomp.exporting import Example, WholeCalls, helpers_of, homes_of, registered_results
 
 __all__ = ["BLOCK_COPIES", "Recorded", "Run", "record"]
 
@@ -67,6 +70,7 @@ class Run:
         blocks: Whether equal blocks are captured once.
         below_autograd: Whether gradients and ``vmap`` are captured as what they compute.
         around: Entered around the run.
+        entered: Modules of Python whose functions calls of the model enter, beside those that its code names.
         calls: The calls of Functions with a ``symbolic`` method, once it has run.
         repetitions: The number of calls of blocks that were copied instead of captured, once it has run.
         watched: Whether blocks were watched for that.
@@ -79,9 +83,16 @@ class Run:
     blocks: bool = False
     below_autograd: bool = False
     around: contextlib.AbstractContextManager[Any] = dataclasses.field(default_factory=contextlib.nullcontext)
+    entered: Sequence[ModuleType] = ()
     calls: list[SymbolicFunctionCall] = dataclasses.field(default_factory=list)
     repetitions: int = 0
     watched: bool = False
+
+    @functools.cached_property
+    def homes(self) -> Sequence[ModuleType]:
+        """The modules of Python that hold the code of the model: its classes, and functions that their files import."""
+        named = homes_of(self.request.model)
+        return [*dict.fromkeys((*named, *helpers_of(named), *self.entered))]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,6 +106,7 @@ class Recorded:
         doubts: Lines of the model's code that may do something else when they are captured.
         strategy: The name of the strategy that it amounts to; None for the one that was taken.
         remembered: What the call left in Python objects, by path, to be compared with that of other calls.
+        raising: Lines at which the model raises for some inputs, which the program does not check.
     """
 
     program: torch.export.ExportedProgram
@@ -103,6 +115,7 @@ class Recorded:
     doubts: Sequence[str] = ()
     strategy: str | None = None
     remembered: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    raising: dict[str, None] = dataclasses.field(default_factory=dict)
 
 
 def record(run: Run) -> Recorded:
@@ -142,6 +155,7 @@ def _record(run: Run, *, withhold: bool = False) -> Recorded:
             stack.enter_context(changed())
         if _has_few_equal_calls(request, repeated is not None):
             stack.enter_context(without_cache_of_calls())
+        raising = {} if strict else stack.enter_context(without_raising())
         questions, keys, arrays = _watch_sizes(run, numbers, stack)
         stack.enter_context(repeated or contextlib.nullcontext())
         args, kwargs = stack.enter_context(variable_numbers(model, run.example, request.specs))
@@ -167,7 +181,7 @@ def _record(run: Run, *, withhold: bool = False) -> Recorded:
     # The calls live as long as the graph that refers to them.
     program.graph_module.meta["onnx_fx_export.calls"] = run.calls
     warn_of_squeezed_data(program)
-    return Recorded(program, notes, questions, doubts, remembered=state.remembered)
+    return Recorded(program, notes, questions, doubts, remembered=state.remembered, raising=raising)
 
 
 def _has_few_equal_calls(request: CaptureRequest, repeats: bool) -> bool:
@@ -202,8 +216,8 @@ def _watch_sizes(
             stack.enter_context(numbers)
         for kept in (
             *(registered_results(model), WholeCalls(), dynamic_associative_scan(), recorded_calls(run.calls)),
-            *(texts_of_numbers(), math_of_sizes(model, numbers.note), built_ins_of_sizes(model)),
-            numpy_of_sizes(model),
+            *(texts_of_numbers(), math_of_sizes(run.homes, numbers.note), built_ins_of_sizes(run.homes)),
+            numpy_of_sizes(run.homes),
         ):
             stack.enter_context(kept)
         arrays = stack.enter_context(new_tensors_of_sizes()).places

@@ -8,7 +8,6 @@ import dataclasses
 import functools
 import itertools
 import operator
-import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -18,23 +17,18 @@ from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx.node import map_arg
 from torch.utils import _pytree as pytree
 
+from onnx_fx_export.sizes.eager_runs import Around, EagerRuns, same_random_numbers
 from onnx_fx_export.torch_private import WithoutEmptyBags, hint_of
 from onnxops_core import onnx_export
 from onnxops_decomp.exporting import (
     Example,
-    Inventory,
-    KeptContents,
     are_close,
-    code_names,
     fitted_lengths,
-    gradient_mode,
     is_without_data,
-    kept_inventory,
     resampled,
     written_inputs,
 )
 
-Around = Callable[[], contextlib.AbstractContextManager[Any]]
 # What a run puts in place of a tensor of the example; None for random numbers among the floats.
 Values = Callable[[torch.Tensor], torch.Tensor] | None
 _BAG = "embedding_bag"
@@ -117,9 +111,32 @@ _UNUSUAL: Sequence[TrialValues] = (
 )
 
 
+class _RandomValues:
+    """Gives random numbers in place of the floats of an example, other ones for each tensor."""
+
+    def __init__(self) -> None:
+        self._generator = torch.Generator("cpu").manual_seed(0)
+
+    def __call__(self, leaf: torch.Tensor) -> torch.Tensor:
+        """Return a tensor in place of one of the example."""
+        if not leaf.is_floating_point():
+            return leaf
+        return torch.randn(leaf.shape, generator=self._generator, device="cpu").to(leaf)
+
+
+def _near_example(leaf: torch.Tensor) -> torch.Tensor:
+    """Return numbers that are nearer to zero than those of the example, each by up to a hundredth.
+
+    No two are equal that stand for one number of the example, and they lie within the bounds that the example keeps.
+    """
+    return leaf * (1 - _RandomValues()(leaf).sigmoid() / 100) if leaf.is_floating_point() else leaf
+
+
 def _nudged(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor whose floats are other ones by a few units in the last place."""
-    return tensor * (1 + 4 * torch.finfo(tensor.dtype).eps) if tensor.is_floating_point() else tensor
+    """Return a tensor whose floats are other ones by a few units in the last place, each by another number of them."""
+    if not tensor.is_floating_point():
+        return tensor
+    return tensor * (1 + 4 * torch.finfo(tensor.dtype).eps * _RandomValues()(tensor))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,14 +148,17 @@ class TrialRuns:
         model: The model.
         example: The example arguments.
         wanted: Whether anything is to be run.
-        stock: What the model can reach, with what its tensors hold, once it was run.
     """
 
     program: torch.export.ExportedProgram
     model: torch.nn.Module
     example: Example
     wanted: bool = True
-    stock: list[tuple[Inventory, KeptContents]] = dataclasses.field(default_factory=list)
+
+    @functools.cached_property
+    def runs(self) -> EagerRuns:
+        """What runs the model."""
+        return EagerRuns(self.model)
 
     @functools.cached_property
     def possible(self) -> bool:
@@ -181,13 +201,31 @@ class TrialRuns:
             The leaves of what the model gives, None where it does not take these sizes, and whether the program gives
             the same.
         """
-        # As it is while it is exported: caches drop nothing, and the model may ask whether it is.
+        found = self._compared_both_ways(sizes, around, values)
+        if found[0] is None or found[1] or values is not None or not self._is_unstable(sizes, around, found[0]):
+            return found
+        # Random numbers may be far from what the model is for, as those of a matrix that it inverts.
+        return self._compared_both_ways(sizes, around, _near_example)
+
+    def _compared_both_ways(
+        self, sizes: Mapping[sympy.Symbol, sympy.Integer], around: Around, values: Values
+    ) -> tuple[list[Any] | None, bool]:
+        """Run both, with the model as it is while it is exported, or as the user calls it."""
+        # Caches drop nothing, and the model may ask whether it is exported.
         found = self._compared(sizes, around, values, onnx_export)
         if found[0] is None or found[1]:
             return found
         # What a library does otherwise in an export may not be what was captured, but what the user's calls give.
         usual = self._compared(sizes, around, values, contextlib.nullcontext)
         return usual if usual[1] else found
+
+    def _is_unstable(
+        self, sizes: Mapping[sympy.Symbol, sympy.Integer], around: Around, expected: Sequence[Any]
+    ) -> bool:
+        """Tell whether the model gives something else for random numbers that differ by what rounding makes of them."""
+        random = _RandomValues()
+        taken = self._taken(sizes, around, lambda leaf: _nudged(random(leaf)), onnx_export)
+        return taken is not None and not all(map(are_close, taken[1][0], expected))
 
     def _compared(
         self, sizes: Mapping[sympy.Symbol, sympy.Integer], around: Around, values: Values, within: Around
@@ -209,11 +247,13 @@ class TrialRuns:
         self, sizes: Mapping[sympy.Symbol, sympy.Integer], around: Around, values: Values, within: Around
     ) -> tuple[Example, tuple[list[Any], pytree.TreeSpec]] | None:
         """Return a call at these sizes that the model takes, with what it gives; None if it takes none."""
-        with contextlib.suppress(Exception), within():
-            for call in calls_at(self.program, self.example, sizes, values):
-                # Where the model raises, whatever it is, the captured program is not right.
-                with contextlib.suppress(Exception):
-                    return call, self._eager(call, around)
+        # Code that checks its arguments may take nothing but what is like the example.
+        for each in (values, _near_example) if values is None else (values,):
+            with contextlib.suppress(Exception), within():
+                for call in calls_at(self.program, self.example, sizes, each):
+                    # Where the model raises, whatever it is, the captured program is not right.
+                    with contextlib.suppress(Exception):
+                        return call, self._eager(call, around)
         return None
 
     def run_widely(self, sizes: Mapping[sympy.Symbol, sympy.Integer]) -> tuple[list[Any] | None, bool]:
@@ -245,11 +285,10 @@ class TrialRuns:
     def _has_bags(self) -> bool:
         """Whether the program, or the model at other sizes, may make calls that end the process."""
         graphs = (module.graph for module in self.program.graph_module.modules() if hasattr(module, "graph"))
-        functions = (each for each in self.stock[0][0].functions if isinstance(each, types.FunctionType))
         return (
             any(isinstance(module, torch.nn.EmbeddingBag) for module in self.model.modules())
             or any(_BAG in str(node.target) for graph in graphs for node in graph.nodes)
-            or any(_BAG in code_names(function.__code__) for function in functions)
+            or self.runs.calls(_BAG)
         )
 
     def _without_crashes(self) -> contextlib.AbstractContextManager[Any]:
@@ -257,24 +296,13 @@ class TrialRuns:
         return WithoutEmptyBags() if self._has_bags else contextlib.nullcontext()
 
     def _eager(self, call: Example, around: Around) -> tuple[list[Any], pytree.TreeSpec]:
-        """Return the leaves of what the model gives for a call, and its structure; whatever it changes is put back.
+        """Return the leaves of what the model gives for a call, and its structure.
 
         Raises:
             Exception: Whatever the model raises.
         """
-        known = self.stock[0][0] if self.stock else None
-        with kept_inventory(self.model, known) as inventory, gradient_mode(self.model), _same_random_numbers():
-            if known is None:
-                tensors = [*inventory.weights.values(), *inventory.tensors.values()]
-                self.stock.append((inventory, KeptContents(tensors)))
-            kept = self.stock[0][1]
-            try:
-                with self._without_crashes(), kept, around():
-                    results = self.model(*copy.deepcopy(call[0]), **copy.deepcopy(call[1]))
-                leaves, structure = pytree.tree_flatten(results)
-                return [x.detach().clone() if isinstance(x, torch.Tensor) else x for x in leaves], structure
-            finally:
-                kept.restore()
+        leaves, structure = pytree.tree_flatten(self.runs.results(call, self._without_crashes, around))
+        return [x.detach().clone() if isinstance(x, torch.Tensor) else x for x in leaves], structure
 
 
 def _is_alike(first: pytree.TreeSpec, second: pytree.TreeSpec) -> bool:
@@ -297,18 +325,14 @@ def calls_at(
     """
     present, structure = pytree.tree_flatten(in_order(program, example))
     leaves = list(present)
-    generator = torch.Generator("cpu").manual_seed(0)
+    values = values or _RandomValues()
     for index, (leaf, value) in enumerate(zip(present, user_values(program), strict=True)):
         if not isinstance(leaf, torch.Tensor):
             continue
         for axis, size in enumerate(value.shape):
             if isinstance(size, torch.SymInt):
                 leaf = resampled(leaf, axis, int(plain(size).xreplace(sizes)))
-        if values is not None:
-            leaf = values(leaf)
-        elif leaf.is_floating_point():
-            leaf = torch.randn(leaf.shape, generator=generator, device="cpu").to(leaf)
-        leaves[index] = leaf
+        leaves[index] = values(leaf)
     yield pytree.tree_unflatten(leaves, structure)
     fitted = fitted_lengths(present, leaves)
     if fitted is not None:
@@ -338,14 +362,6 @@ def user_values(program: torch.export.ExportedProgram) -> list[Any]:
     specs = program.graph_signature.input_specs
     pairs = zip(placeholders, specs, strict=True)
     return [node.meta.get("val") for node, spec in pairs if spec.kind is InputKind.USER_INPUT]
-
-
-@contextlib.contextmanager
-def _same_random_numbers() -> Iterator[None]:
-    """Let each run draw the same numbers, and the user's code after it those that it would have drawn."""
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(0)
-        yield
 
 
 @dataclasses.dataclass(frozen=True)
@@ -398,7 +414,7 @@ class _CapturedGraph:
         Raises:
             Exception: Whatever the graph raises, and where one of its values has not the shape that was noted.
         """
-        with torch.no_grad(), _same_random_numbers():
+        with torch.no_grad(), same_random_numbers():
             results = self._run(self._inputs(copy.deepcopy(call)), _NotedSizes(self._shapes, sizes))
         kinds = self._program.graph_signature.output_specs
         return [result for result, spec in zip(results, kinds, strict=True) if spec.kind is OutputKind.USER_OUTPUT]

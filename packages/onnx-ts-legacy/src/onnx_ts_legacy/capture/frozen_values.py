@@ -219,7 +219,7 @@ class FrozenValues:
         answer, place = usual(), _asking_place()
         if place is not None and not self._is_muted and not in_a_check():
             with self._state(_is_muted=True):
-                decision = SizeDecision(answer, str(place), of_strides=True, memory_format=memory_format)
+                decision = SizeDecision(answer, str(place), place.home, of_strides=True, memory_format=memory_format)
                 self.decisions.append(decision)
                 self.decided.append(tensor.detach())
         return answer
@@ -312,7 +312,7 @@ class FrozenValues:
             if self._is_dynamic:
                 raise CaptureError(f"A size becomes a number here, which no trace records: {place}. {_CONSTRUCT}")
             return
-        self.decisions.append(SizeDecision(answer, str(place), self._compares, of_strides))
+        self.decisions.append(SizeDecision(answer, str(place), place.home, self._compares, of_strides))
         self.decided.append(tensor)
 
     def tell(self, text: str, place: Place | None) -> None:

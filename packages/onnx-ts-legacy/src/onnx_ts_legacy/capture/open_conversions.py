@@ -14,7 +14,7 @@ from onnx_ts_legacy.capture.number_classes import converted_number, functions_of
 from onnx_ts_legacy.capture.size_decisions import SizeDecision
 from onnx_ts_legacy.errors import CaptureError
 from onnxops_core.exporting import replaced
-from onnxops_decomp.exporting import class_of_numbers
+from onnxops_decomp.exporting import class_of_numbers, modules_named
 
 __all__ = ["traced_with_conversions"]
 
@@ -43,7 +43,10 @@ def traced_with_conversions(trace: Callable[[], Trace], homes: Sequence[ModuleTy
     """
     with functions_of_numbers(homes), warnings.catch_warnings(record=True) as warned:
         usual, refusal = _attempt(trace)
-    if usual is None or any(not isinstance(decision.answer, bool | tuple) for decision in usual.decisions):
+    numbers = [each for each in usual.decisions if not isinstance(each.answer, bool | tuple)] if usual else []
+    if usual is None or numbers:
+        # Functions that those of other files call may make numbers as well.
+        homes = [*dict.fromkeys((*homes, *modules_named(each.home for each in numbers)))]
         with functions_of_numbers(homes), _converting(homes), warnings.catch_warnings(record=True) as warned_then:
             recorded, _ = _attempt(trace, Exception)
         if recorded is not None and (usual is None or len(recorded.decisions) < len(usual.decisions)):

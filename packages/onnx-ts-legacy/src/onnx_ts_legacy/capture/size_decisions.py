@@ -61,6 +61,7 @@ class SizeDecision(NamedTuple):
     Attributes:
         answer: What it was in the example.
         place: The line.
+        home: The name of the module of Python that it stands in.
         compares: Whether ``min`` or ``max`` asked.
         of_strides: Whether it is the strides of a tensor, or whether that is contiguous, and not a number.
         memory_format: In which order a tensor is contiguous.
@@ -69,6 +70,7 @@ class SizeDecision(NamedTuple):
 
     answer: Any
     place: str
+    home: str
     compares: bool = False
     of_strides: bool = False
     memory_format: torch.memory_format = torch.contiguous_format

@@ -45,6 +45,11 @@ class Place(NamedTuple):
     line: int
     module: dict[str, Any]
 
+    @property
+    def home(self) -> str:
+        """The name of the module."""
+        return str(self.module.get("__name__", ""))
+
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"
 

@@ -116,7 +116,7 @@ from onnxops_decomp.exporting.sizes.expressions import (
     symbolic_size,
     value_of_size,
 )
-from onnxops_decomp.exporting.sizes.homes import helpers_of, homes_of
+from onnxops_decomp.exporting.sizes.homes import helpers_of, homes_of, modules_entered, modules_named
 from onnxops_decomp.exporting.sizes.layouts import order_relations
 from onnxops_decomp.exporting.sizes.math_functions import (
     INTEGER_FUNCTIONS,
@@ -346,6 +346,8 @@ __all__ = [
     "math_stand_ins",
     "meeting_refusal",
     "merge_programs",
+    "modules_entered",
+    "modules_named",
     "names_by_leaf",
     "names_in_size",
     "needed_state",

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from onnx_fx_export.capture.assertions import passing_answer
 from onnx_fx_export.capture.loops.choices import Bound, Bounds, chosen
 from onnx_fx_export.errors import CaptureError
 from onnx_fx_export.sizes.texts import asking_frame
@@ -146,7 +147,9 @@ class RowLoops(TorchFunctionMode):
             # The frame in between is that of the replacement; what torch asks for itself has no two ways.
             if undecided_condition(error) is None or asking_frame(sys._getframe(2)) is None:
                 raise
-            answer = self.answered(condition)
+            answer = passing_answer(sys._getframe(2))
+            if answer is None:
+                answer = self.answered(condition)
             if answer is None:
                 raise
             return answer

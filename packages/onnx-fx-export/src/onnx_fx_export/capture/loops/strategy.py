@@ -88,7 +88,7 @@ def _recorded(run: Callable[..., Run], loops: RowLoops) -> tuple[Looped, bool]:
     pieces = PieceLoops(lambda: loops.is_within, loops.listed)
     how = run(around=_recording(loops, pieces))
     # Code may take the number of a row by int(), which stays open.
-    with open_conversions(how.request.model, loops.counted):
+    with open_conversions(how.homes, loops.counted):
         recorded = record(how)
     if loops.broken is not None:
         raise CaptureError(f"A loop of data-dependent length is left by break or return{place_of(loops.broken)}")

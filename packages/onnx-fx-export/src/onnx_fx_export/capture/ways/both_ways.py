@@ -20,6 +20,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from onnx_fx_export.capture.answers import answer_mark
+from onnx_fx_export.capture.assertions import passing_answer
 from onnx_fx_export.capture.branches import raises
 from onnx_fx_export.capture.comparison import compare_at_other_sizes
 from onnx_fx_export.capture.functionalization import functionalized
@@ -37,7 +38,7 @@ from onnx_fx_export.torch_private import (
     number_symbols_from,
     undecided_condition,
 )
-from onnxops_core.exporting import original, replaced, warn_user
+from onnxops_core.exporting import original, replaced
 from onnxops_decomp.exporting import written_arguments
 
 __all__ = ["record_both_ways"]
@@ -65,9 +66,9 @@ def record_both_ways(run: Callable[..., Run]) -> Recorded:
     """
     how = run()
     try:
-        recorded, refusals = _Ways(run).all_joined()
+        recorded = _Ways(run).all_joined()
     except _WritesError:
-        recorded, refusals = _Ways(run, functional=True).all_joined()
+        recorded = _Ways(run, functional=True).all_joined()
     if any(how.request.specs):
         compare_at_other_sizes(recorded, how)
     elif (
@@ -75,12 +76,6 @@ def record_both_ways(run: Callable[..., Run]) -> Recorded:
     ):
         raise CaptureError("The captured program differs from the model on the example.")
     compare_each_way(recorded, how)
-    if refusals:
-        lines = "\n".join(f"  {place}" for place in refusals)
-        warn_user(
-            f"The model raises an exception for some inputs, at\n{lines}\nThe exported model does not check that: for "
-            "them, it computes on."
-        )
     return recorded
 
 
@@ -100,8 +95,8 @@ class _Ways:
         self._run, self._left, self._functional = run, _MOST_WAYS, functional
         self._raised: dict[str, None] = {}
 
-    def all_joined(self) -> tuple[Recorded, Sequence[str]]:
-        """Capture all ways, and return the lines at which the model raises on some of them.
+    def all_joined(self) -> Recorded:
+        """Capture all ways.
 
         Raises:
             CaptureError: If it does so on all of them, or if there are too many.
@@ -111,7 +106,7 @@ class _Ways:
         recorded = recorded or self._joined(first)
         if recorded is None:
             raise CaptureError("The model raises an exception on each path that the data may choose.")
-        return recorded, [*self._raised]
+        return dataclasses.replace(recorded, raising=self._raised)
 
     def _apart(self) -> Recorded | None:
         """Capture each question with its other answer alone; None where they have to do with each other."""
@@ -147,13 +142,14 @@ class _Ways:
         self._left -= 1
         asked, how = _Questions(answers, usual), self._run()
         try:
-            with numbers_of_tensors(how.request.model):
+            with numbers_of_tensors(how.homes):
                 recorded = record(dataclasses.replace(how, around=asked))
         except Exception as error:
             if not asked.taken or not (place := _raising_line(error)):
                 raise
             self._raised[place] = None
             return Way(None, tuple(asked.taken), len(answers), asked.states)
+        self._raised |= recorded.raising
         marks = recorded.program.graph.find_nodes(op="call_function", target=answer_mark())
         if [mark.args[1] for mark in marks] != asked.taken:
             raise CaptureError("A condition was evaluated while an operator was being traced, not by the model's code.")
@@ -214,6 +210,8 @@ class _Questions(TorchFunctionMode):
         except Exception as error:
             if not asked or undecided_condition(error) is None:
                 raise
+            if (passing := passing_answer(_asking(sys._getframe()))) is not None:
+                return passing
         expression = condition.node.expr
         for known, answer in ((expression, True), (sympy.Not(expression), False)):
             if known in self._known:
@@ -231,10 +229,16 @@ class _Questions(TorchFunctionMode):
         return answer
 
 
-def _place(frame: FrameType | None) -> str:
-    """Return ``file:line`` of the model's code that a frame was called from."""
+def _asking(frame: FrameType | None) -> FrameType | None:
+    """Return the frame of the model's code that another one was called from."""
     while frame is not None and asking_frame(frame) is not frame:
         frame = frame.f_back
+    return frame
+
+
+def _place(frame: FrameType | None) -> str:
+    """Return ``file:line`` of the model's code that a frame was called from."""
+    frame = _asking(frame)
     return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 

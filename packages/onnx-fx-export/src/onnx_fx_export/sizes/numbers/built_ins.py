@@ -9,13 +9,13 @@ from __future__ import annotations
 import builtins
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from types import ModuleType
 from typing import Any
 
 import torch
 
 from onnxops_core.exporting import original, replaced
-from onnxops_decomp.exporting import homes_of
 
 __all__ = ["built_ins_of_sizes"]
 
@@ -23,15 +23,15 @@ _NUMBERS = ((int, torch.SymInt), (float, torch.SymFloat))
 
 
 @contextlib.contextmanager
-def built_ins_of_sizes(model: torch.nn.Module) -> Iterator[None]:
+def built_ins_of_sizes(homes: Sequence[ModuleType]) -> Iterator[None]:
     """Let the functions give symbolic numbers for symbolic numbers in the body, ``len`` in the code of a model alone.
 
     Args:
-        model: The model; the files that define its modules, and the classes that these extend, are its code.
+        homes: The modules of Python that hold the code of the model.
     """
     functions = {"min": torch.sym_min, "max": torch.sym_max}
     extremes = [(builtins, name, _open(name, symbolic)) for name, symbolic in functions.items()]
-    lengths = [(home, "len", _length) for home in homes_of(model) if "len" not in vars(home)]
+    lengths = [(home, "len", _length) for home in homes if "len" not in vars(home)]
     with replaced([*extremes, (builtins, "divmod", _divmod), *lengths]):
         yield
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import ModuleType
 from typing import Any
 
 import sympy
@@ -19,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 
 from onnx_fx_export.torch_private import hint_of
 from onnxops_core.exporting import original, replaced
-from onnxops_decomp.exporting import class_of_numbers, helpers_of, homes_of
+from onnxops_decomp.exporting import class_of_numbers
 
 __all__ = ["WrittenSizes", "numbers_of_tensors", "open_conversions"]
 
@@ -27,41 +28,39 @@ _RESHAPES = (torch.Tensor.view, torch.Tensor.reshape, torch.reshape)
 
 
 @contextlib.contextmanager
-def open_conversions(model: torch.nn.Module, counted: _Counted | None = None) -> Iterator[None]:
+def open_conversions(homes: Sequence[ModuleType], counted: _Counted | None = None) -> Iterator[None]:
     """Let ``int``, ``float`` and ``range`` keep symbolic numbers in the body, where a model finds its code.
 
     Python makes numbers of what ``__int__``, ``__float__`` and ``__index__`` return. What stands in their place is a
     class as well, which differs from them where the code compares it by ``is``.
 
     Args:
-        model: The model; the files that define its modules, the classes that these extend, and the functions that those
-            files import by name are its code.
+        homes: The modules of Python that hold the code of the model.
         counted: Returns what is iterated over in place of ``range(n)``; None for a number that it leaves alone.
     """
     ranges = _Ranges("_Range", (_Range,), {"counted": staticmethod(counted or _uncounted)})
     with (
-        _in_code_of(model, ((int, _INT), (float, _FLOAT), (range, ranges))),
+        _in_code_of(homes, ((int, _INT), (float, _FLOAT), (range, ranges))),
         replaced([(sympy, "simplify", _simplified)]),
     ):
         yield
 
 
-def numbers_of_tensors(model: torch.nn.Module) -> contextlib.AbstractContextManager[None]:
+def numbers_of_tensors(homes: Sequence[ModuleType]) -> contextlib.AbstractContextManager[None]:
     """Let ``int`` and ``float`` of a tensor be what ``item()`` gives, a number that data decides, and not refused.
 
     Args:
-        model: The model, whose code is that of :func:`open_conversions`.
+        homes: The modules of Python that hold the code of the model.
     """
-    return _in_code_of(model, ((int, _INT_OF_TENSOR), (float, _FLOAT_OF_TENSOR)))
+    return _in_code_of(homes, ((int, _INT_OF_TENSOR), (float, _FLOAT_OF_TENSOR)))
 
 
 def _in_code_of(
-    model: torch.nn.Module, stand_ins: Sequence[tuple[type, type]]
+    homes: Sequence[ModuleType], stand_ins: Sequence[tuple[type, type]]
 ) -> contextlib.AbstractContextManager[None]:
-    homes = homes_of(model)
     places = [
         (home, kind.__name__, stand_in)
-        for home in (*homes, *helpers_of(homes))
+        for home in homes
         for kind, stand_in in stand_ins
         if kind.__name__ not in vars(home)
     ]

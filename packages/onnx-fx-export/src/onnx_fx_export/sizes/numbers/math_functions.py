@@ -9,7 +9,8 @@ import contextlib
 import functools
 import math
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from onnx_fx_export.sizes.numbers.arrays import is_size
 from onnx_fx_export.sizes.numbers.torch_private import logarithm_of
 from onnx_fx_export.torch_private import is_decided_by_data
 from onnxops_core.exporting import original, replaced
-from onnxops_decomp.exporting import INTEGER_FUNCTIONS, MATH_FUNCTIONS, homes_of, math_stand_ins
+from onnxops_decomp.exporting import INTEGER_FUNCTIONS, MATH_FUNCTIONS, math_stand_ins
 
 __all__ = ["math_of_sizes"]
 
@@ -28,11 +29,12 @@ _Noted = Callable[[torch.Tensor, torch.SymFloat], None]
 
 
 @contextlib.contextmanager
-def math_of_sizes(model: torch.nn.Module, note: _Noted) -> Iterator[None]:
+def math_of_sizes(homes: Sequence[ModuleType], note: _Noted) -> Iterator[None]:
     """Let the functions of ``math`` keep symbolic numbers in the body.
 
     Args:
-        model: The model; functions that the files of its classes import by name are replaced there.
+        homes: The modules of Python that hold the code of the model; functions that they import by name are replaced
+            there.
         note: Gets a tensor and the number in it, which is then read from it.
     """
     quotients = [
@@ -45,7 +47,7 @@ def math_of_sizes(model: torch.nn.Module, note: _Noted) -> Iterator[None]:
         *((torch.SymInt, name, _shift(original(torch.SymInt, name), name)) for name in _SHIFTS),
     ]
     apply = functools.partial(_of_symbols, note)
-    stand_ins = math_stand_ins(homes_of(model), _is_open, apply, ("isqrt", *_OTHERS))
+    stand_ins = math_stand_ins(homes, _is_open, apply, ("isqrt", *_OTHERS))
     with replaced([*stand_ins, *quotients, *bits]):
         yield
 

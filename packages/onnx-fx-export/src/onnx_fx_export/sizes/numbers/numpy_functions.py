@@ -21,20 +21,19 @@ import torch
 from onnx_fx_export.sizes.numbers.arrays import SizeArray, holds_sizes, is_size, note_number
 from onnx_fx_export.torch_private import hint_of
 from onnxops_core.exporting import original, replaced
-from onnxops_decomp.exporting import code_names, helpers_of, homes_of
+from onnxops_decomp.exporting import code_names
 
 __all__ = ["computes_with_numpy", "numpy_of_sizes"]
 
 
 @contextlib.contextmanager
-def numpy_of_sizes(model: torch.nn.Module) -> Iterator[None]:
+def numpy_of_sizes(homes: Sequence[types.ModuleType]) -> Iterator[None]:
     """Let the functions of NumPy keep symbolic numbers in the body.
 
     Args:
-        model: The model; functions that its code imports by name are replaced there.
+        homes: The modules of Python that hold the code of the model; functions that they import by name are replaced
+            there.
     """
-    homes = homes_of(model)
-    homes += helpers_of(homes)
     # By identity, as what modules hold may have no hash.
     usual = {id(original(np, name)): function for name, function in _STAND_INS.items()}
     places: list[tuple[Any, str, Any]] = [(np, name, function) for name, function in _STAND_INS.items()]

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from types import ModuleType
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import FrameType, ModuleType
 from typing import Any
 
 import torch
 
-__all__ = ["helpers_of", "homes_of"]
+__all__ = ["helpers_of", "homes_of", "modules_entered", "modules_named"]
 
 
 def homes_of(model: Callable[..., Any]) -> list[ModuleType]:
@@ -43,7 +44,37 @@ def helpers_of(homes: Sequence[ModuleType]) -> list[ModuleType]:
     """
     functions = [value for home in homes for value in vars(home).values() if inspect.isfunction(value)]
     names = dict.fromkeys(inspect.unwrap(function).__module__ for function in functions)
-    return [home for home in _loaded(names) if home not in homes and home.__name__.partition(".")[0] not in _LIBRARIES]
+    return [home for home in modules_named(names) if home not in homes]
+
+
+@contextlib.contextmanager
+def modules_entered() -> Iterator[list[ModuleType]]:
+    """Give the modules of Python, but for libraries and torch, whose functions the body calls, once it has ended.
+
+    Functions that others call, in whatever file they stand, are known only when they run. Where a profiler runs, none
+    are given.
+    """
+    names: dict[str, None] = {}
+    found: list[ModuleType] = []
+
+    def note(frame: FrameType, event: str, value: Any) -> None:
+        if event == "call":
+            names[frame.f_globals.get("__name__", "builtins")] = None
+
+    if sys.getprofile() is not None:
+        yield found
+        return
+    sys.setprofile(note)
+    try:
+        yield found
+    finally:
+        sys.setprofile(None)
+        found += modules_named(names)
+
+
+def modules_named(names: Iterable[str]) -> list[ModuleType]:
+    """Return the modules of Python of some names that are loaded, but for libraries and torch."""
+    return [each for each in _loaded(names) if each.__name__.partition(".")[0] not in _LIBRARIES]
 
 
 _LIBRARIES = (*sys.stdlib_module_names, "numpy", "onnx_fx_export", "onnx_ts_legacy", "onnxops_core", "onnxops_decomp")

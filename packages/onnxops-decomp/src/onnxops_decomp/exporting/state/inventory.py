@@ -573,9 +573,13 @@ def is_users(kind: type) -> bool:
 
 
 @functools.cache
-def is_library(module: str | None) -> bool:
-    """Tell whether a module is part of torch, Python or an exporter, which keep no state of models."""
-    return module is None or module.partition(".")[0] in _LIBRARIES
+def is_library(module: Any) -> bool:
+    """Tell whether a module is part of torch, Python or an exporter, which keep no state of models.
+
+    Args:
+        module: The ``__module__`` of a class or function, which compiled ones, and classes of classes, may lack.
+    """
+    return not isinstance(module, str) or module.partition(".")[0] in _LIBRARIES
 
 
 def _is_near(value: Any, namespace: dict[str, Any]) -> bool:
