@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from onnx_fx_export import CaptureError, export
-from onnx_fx_export.capture.branches import answer_without_raising
+from onnx_fx_export.capture.conditions.branches import answer_without_raising
 
 Function = Callable[[Tensor, Tensor], Tensor]
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from onnx_fx_export import CaptureError, export
-from onnx_fx_export.capture.branches import cond_for
+from onnx_fx_export.capture.conditions.branches import cond_for
 
 REWRITES = {
     "two returns": (

@@ -71,6 +71,7 @@ def export(
         "measured-kernels",
         "open-sizes",
         "both-ways",
+        "known-weights",
         "transforms",
         "strict",
         "size-ways",
@@ -142,10 +143,11 @@ def export(
             measures the shapes that operators give where torch's own kernels fix sizes or need data. ``"open-sizes"``
             keeps symbolic what Python code makes ``int`` or ``float``, and answers conditions on the number of rows
             that the data leaves as if there were many. ``"both-ways"`` captures the model with both answers to each
-            condition that the data decides, and writes an If. ``"transforms"`` captures gradients and ``vmap`` in the
-            model as what they compute. These compare the result with the model. ``"strict"`` is ``torch.export`` with
-            Dynamo. ``"size-ways"``, which is taken only on request, captures the model again at sizes at which its code
-            decides otherwise, and writes an If on the sizes.
+            condition that the data decides, and writes an If. ``"known-weights"`` answers those on what small weights
+            hold, such as ``if self.initialized:``, by their present values. ``"transforms"`` captures gradients and
+            ``vmap`` in the model as what they compute. These compare the result with the model. ``"strict"`` is
+            ``torch.export`` with Dynamo. ``"size-ways"``, which is taken only on request, captures the model again at
+            sizes at which its code decides otherwise, and writes an If on the sizes.
         widen_bfloat16: Whether operators compute in float32 where ONNX Runtime has no bfloat16 kernel for the CPU;
             weights, inputs and outputs stay as they are.
         nan: ``"finite"`` for the plain operators, which leave extrema, positions and orders to the runtime where some

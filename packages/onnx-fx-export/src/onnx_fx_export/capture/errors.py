@@ -9,7 +9,7 @@ import traceback
 import sympy
 import torch
 
-from onnx_fx_export.capture.branches import cond_for, decides
+from onnx_fx_export.capture.conditions.branches import cond_for, decides
 from onnx_fx_export.errors import CaptureError, DynamicShapeError
 from onnx_fx_export.torch_private import dimension_facts, is_dimension_error, is_users_code, undecided_condition
 

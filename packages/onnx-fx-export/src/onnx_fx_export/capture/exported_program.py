@@ -6,9 +6,9 @@ import contextlib
 import dataclasses
 from typing import Any
 
-from onnx_fx_export.capture.assertions import warn_of_raising
 from onnx_fx_export.capture.autocast import cast_inside_calls
 from onnx_fx_export.capture.comparison import agrees_on_example, holds_for_example
+from onnx_fx_export.capture.conditions.assertions import warn_of_raising
 from onnx_fx_export.capture.equations import specializations
 from onnx_fx_export.capture.request import CapturedProgram, CaptureRequest
 from onnx_fx_export.capture.strategies import MEASURED_KERNELS, NON_STRICT, TRIAL_RUNS, captured_by_strategies

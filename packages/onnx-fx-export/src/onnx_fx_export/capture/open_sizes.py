@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from onnx_fx_export.capture.answers import answer_mark
 from onnx_fx_export.capture.comparison import compare_at_other_sizes
+from onnx_fx_export.capture.conditions.answers import answer_mark
 from onnx_fx_export.capture.loops.recording import RowLoops
 from onnx_fx_export.capture.loops.strategy import Looped, record_with_loops
 from onnx_fx_export.capture.row_counts import GivenCounts

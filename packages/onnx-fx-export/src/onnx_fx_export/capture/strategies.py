@@ -16,6 +16,7 @@ from typing import Any
 from onnx_fx_export.capture.autograd_function import SymbolicFunctionCall
 from onnx_fx_export.capture.comparison import agree_at_each_size, agree_at_other_sizes, compare_at_other_sizes
 from onnx_fx_export.capture.errors import capture_error, scripted_part_error
+from onnx_fx_export.capture.known_weights import has_small_weights, record_with_known_weights
 from onnx_fx_export.capture.loops.strategy import Looped, compare_loops
 from onnx_fx_export.capture.measured_kernels import lacks_kernel, record_measured
 from onnx_fx_export.capture.open_sizes import compare_open, record_open
@@ -223,6 +224,16 @@ def _not_open(attempts: Attempts) -> str:
     return refused or ("" if failure is None or fixed or open_to_data else "no size was fixed or left open by data")
 
 
+def _no_weights_asked(attempts: Attempts) -> str:
+    """Require that data left a condition open which may be one of weights, and that the result can be compared."""
+    failure = attempts.failures.get(NON_STRICT.name)
+    is_open = failure is None or undecided_condition(failure) is not None
+    refused = _lost_calls(attempts) or _uncompared(attempts)
+    if refused or not is_open:
+        return refused or "no condition was left open by data"
+    return "" if has_small_weights(attempts.request.model) else "the model has no small weights"
+
+
 def _no_transforms(attempts: Attempts) -> str:
     """Require that a model that failed transforms functions or asks for gradients, and that it can be compared."""
     refused = _lost_calls(attempts) or _uncompared(attempts) or _refused_state(attempts)
@@ -341,12 +352,20 @@ def _record_scanned(attempts: Attempts) -> Recorded:
     return recorded
 
 
+def _record_known_weights(attempts: Attempts) -> Recorded:
+    recorded = record_with_known_weights(attempts.run)
+    if not _agrees(attempts, recorded):
+        raise CaptureError("The program that was captured for the weights of the model does not give its values.")
+    return recorded
+
+
 BLOCKS = Strategy("repeated-blocks", _no_blocks, _record_blocks)
 NON_STRICT = Strategy("non-strict", _never, _record_non_strict)
 LOOPS = Strategy("row-loops", _no_loops, lambda attempts: compare_loops(attempts.run_open()))
 SCANNED = Strategy("size-loops", _no_scans, _record_scanned)
 OPEN = Strategy("open-sizes", _not_open, lambda attempts: compare_open(attempts.run_open()))
 BOTH_WAYS = Strategy("both-ways", _not_both_ways, lambda attempts: record_both_ways(attempts.run))
+KNOWN_WEIGHTS = Strategy("known-weights", _no_weights_asked, _record_known_weights)
 MEASURED = Strategy(MEASURED_KERNELS, _not_measured, lambda attempts: record_measured(attempts.run))
 TRANSFORMS = Strategy("transforms", _no_transforms, _record_transforms)
 STRICT = Strategy("strict", _not_for_dynamo, _record_strict)
@@ -355,7 +374,19 @@ SIZE_WAYS = Strategy("size-ways", _not_asked_for, _record_non_strict)
 
 STRATEGIES: Mapping[str, Strategy] = {
     one.name: one
-    for one in (BLOCKS, NON_STRICT, LOOPS, SCANNED, MEASURED, OPEN, BOTH_WAYS, TRANSFORMS, STRICT, SIZE_WAYS)
+    for one in (
+        BLOCKS,
+        NON_STRICT,
+        LOOPS,
+        SCANNED,
+        MEASURED,
+        OPEN,
+        BOTH_WAYS,
+        KNOWN_WEIGHTS,
+        TRANSFORMS,
+        STRICT,
+        SIZE_WAYS,
+    )
 }
 
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from onnx_fx_export.capture.assertions import without_raising
 from onnx_fx_export.capture.autocast import autocast_inside
 from onnx_fx_export.capture.autograd_function import SymbolicFunctionCall, recorded_calls
+from onnx_fx_export.capture.conditions.assertions import without_raising
 from onnx_fx_export.capture.request import CaptureRequest
 from onnx_fx_export.capture.reshaped_arguments import ReshapedArgumentError, views_of_arguments, watched_shapes
 from onnx_fx_export.capture.stand_ins.all import stand_ins

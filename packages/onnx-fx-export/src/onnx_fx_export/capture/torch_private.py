@@ -198,6 +198,12 @@ def unassigned_buffers() -> contextlib.AbstractContextManager[None]:
     return replaced([(export_trace, "register_buffer_assignment_hook", register)])
 
 
+def note_value(stand_in: torch.Tensor, value: torch.Tensor) -> None:
+    """Let what stands for a tensor during a capture be the one of a value, until it is written (``constant``)."""
+    if isinstance(stand_in, fake_tensor.FakeTensor):
+        stand_in.constant = value
+
+
 def operator_without_kernel(error: BaseException | None) -> torch._ops.OpOverload | None:
     """Return the operator that torch cannot run without data (``UnsupportedOperatorException``), else None."""
     return error.func if isinstance(error, UnsupportedOperatorException) else None

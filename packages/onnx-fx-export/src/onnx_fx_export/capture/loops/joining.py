@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import torch
 
-from onnx_fx_export.capture.answers import answer_mark
+from onnx_fx_export.capture.conditions.answers import answer_mark
 from onnx_fx_export.capture.loops.expansion import are_alike, constants_of, copied, rebound, submodule
 from onnx_fx_export.capture.loops.pieces import COPIES, piece_marks
 from onnx_fx_export.errors import CaptureError

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from onnx_fx_export.capture.answers import answer_mark
+from onnx_fx_export.capture.conditions.answers import answer_mark
 from onnx_fx_export.capture.loops.expansion import are_alike, constants_of
 from onnx_fx_export.capture.loops.joining import questions_of_pieces
 from onnx_fx_export.capture.torch_export import Recorded

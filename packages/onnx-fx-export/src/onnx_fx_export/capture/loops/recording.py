@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from onnx_fx_export.capture.assertions import passing_answer
+from onnx_fx_export.capture.conditions.assertions import passing_answer
 from onnx_fx_export.capture.loops.choices import Bound, Bounds, chosen
 from onnx_fx_export.errors import CaptureError
 from onnx_fx_export.sizes.texts import asking_frame

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from onnx_fx_export.capture.answers import answer_mark
 from onnx_fx_export.capture.comparison import compare_at_other_sizes
+from onnx_fx_export.capture.conditions.answers import answer_mark
 from onnx_fx_export.capture.loops.expansion import expand_loops
 from onnx_fx_export.capture.loops.joining import join_pieces, questions_of_pieces
 from onnx_fx_export.capture.loops.pieces import PieceLoops

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from onnx_fx_export.capture.answers import answer_mark
+from onnx_fx_export.capture.conditions.answers import answer_mark
 from onnx_fx_export.capture.state import StateNotes
 from onnx_fx_export.capture.torch_export import Recorded
 from onnx_fx_export.capture.ways.merging import Join

@@ -19,10 +19,10 @@ import sympy
 import torch
 from torch.overrides import TorchFunctionMode
 
-from onnx_fx_export.capture.answers import answer_mark
-from onnx_fx_export.capture.assertions import passing_answer
-from onnx_fx_export.capture.branches import raises
 from onnx_fx_export.capture.comparison import compare_at_other_sizes
+from onnx_fx_export.capture.conditions.answers import answer_mark
+from onnx_fx_export.capture.conditions.assertions import passing_answer
+from onnx_fx_export.capture.conditions.branches import raises
 from onnx_fx_export.capture.functionalization import functionalized
 from onnx_fx_export.capture.torch_export import Recorded, Run, record
 from onnx_fx_export.capture.ways.apart import Way, beside, joined_apart

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from onnx_fx_export.capture.answers import noted_ways, way_mark
+from onnx_fx_export.capture.conditions.answers import noted_ways, way_mark
 from onnx_fx_export.capture.torch_export import Recorded, Run
 from onnx_fx_export.errors import CaptureError
 from onnx_fx_export.sizes.trial_runs import TrialRuns, TrialValues

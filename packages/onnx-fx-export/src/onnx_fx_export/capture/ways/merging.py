@@ -15,7 +15,7 @@ from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
 from torch.utils import _pytree as pytree
 
 from onnx_fx_export.capture.aliases import separate_results
-from onnx_fx_export.capture.answers import answer_mark, way_mark
+from onnx_fx_export.capture.conditions.answers import answer_mark, way_mark
 from onnx_fx_export.capture.ways.shapes import SameShapes
 from onnx_fx_export.errors import CaptureError
 from onnx_fx_export.torch_private import fake_beside, is_decided_by_data

@@ -110,7 +110,7 @@ OPTIONS: Mapping[str, Option] = {
     "strategy": Option(
         either(
             *("repeated-blocks", "non-strict", "row-loops", "size-loops", "measured-kernels", "open-sizes"),
-            *("both-ways", "transforms", "strict", "size-ways"),
+            *("both-ways", "known-weights", "transforms", "strict", "size-ways"),
         ).or_none(),
         _by_torchscript("a TorchScript program is traced or scripted, not captured by torch.export"),
         about="By default they are tried in this order, without the last one.",

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from onnx_fx_export.capture.branches import Span, answer_without_raising
+from onnx_fx_export.capture.conditions.branches import Span, answer_without_raising
 from onnx_fx_export.sizes.texts import asking_frame
 from onnx_fx_export.torch_private import undecided_condition
 from onnxops_core.exporting import original, replaced, warn_user

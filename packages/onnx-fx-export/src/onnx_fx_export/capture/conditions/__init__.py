@@ -1,0 +1,1 @@
+"""What code asks of data: marks in a graph, answers that do not raise, and the ``if`` in the source."""
