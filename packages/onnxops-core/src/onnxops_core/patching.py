@@ -22,11 +22,11 @@ _lock = threading.RLock()
 
 
 class _Place:
-    """An attribute that is replaced at present; ``replacements`` holds a thread, or None for all, with each value."""
+    """An attribute that is or was replaced; ``replacements`` holds a thread, or None for all, with each value."""
 
     def __init__(self, owner: Any, name: str) -> None:
         self.owner, self.name = owner, name
-        self.own = vars(owner).get(name, _MISSING)
+        self.own = owner.__dict__.get(name, _MISSING)
         self.usual = _inherited(owner, name) if self.own is _MISSING else self.own
         is_stored = self.usual is not _MISSING and not _is_computed(owner.__class__, name)
         if not is_stored:
@@ -38,7 +38,7 @@ class _Place:
 
     def is_as_before(self) -> bool:
         """Tell whether what is in place now is what was there when it was made."""
-        own = vars(self.owner).get(self.name, _MISSING)
+        own = self.owner.__dict__.get(self.name, _MISSING)
         return own is self.own and (own is not _MISSING or _inherited(self.owner, self.name) is self.usual)
 
     def current(self) -> Any:
@@ -48,31 +48,63 @@ class _Place:
                 return value
         return self.usual
 
-    def install(self) -> None:
-        """Put in place what is needed now, unless someone else has replaced it meanwhile."""
-        if self.installed is not _MISSING and _stored(self.owner, self.name) is not self.installed:
-            return
-        if self.replacements:
-            thread, value = self.replacements[-1]
-            is_of_thread = thread is not None
-            if len(self.replacements) > 1:
-                is_of_thread = any(thread is not None for thread, _ in self.replacements)
-            if is_of_thread and _is_function(value):
-                if self.dispatching is _MISSING:
-                    self.dispatching = _dispatching(self, value)
-                value = self.dispatching
+    def enter(self, entry: tuple[int | None, Any]) -> None:
+        """Let a value take the place of the others, for a thread or for all."""
+        self.replacements = (*self.replacements, entry)
+        thread, value = entry
+        if self.installed is _MISSING and (thread is None or not _is_function(value)):
+            # Most are the only one.
             self.installed = value
-            setattr(self.owner, self.name, self.installed)
-        elif self.own is _MISSING and self.name in vars(self.owner):
-            delattr(self.owner, self.name)
+            setattr(self.owner, self.name, value)
         else:
-            setattr(self.owner, self.name, self.usual)
+            self._install()
+
+    def leave(self, entry: tuple[int | None, Any]) -> None:
+        """Take a value away; after the last one, what was there is back."""
+        if len(self.replacements) > 1:
+            kept = list(self.replacements)
+            del kept[next(index for index in reversed(range(len(kept))) if kept[index] is entry)]
+            self.replacements = tuple(kept)
+            self._install()
+            return
+        owner, name = self.owner, self.name
+        if owner.__dict__.get(name, _MISSING) is self.installed or self._is_installed():
+            if self.own is _MISSING and name in owner.__dict__:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, self.usual)
+        self.replacements, self.installed = (), _MISSING
+        if self.dispatching is not _MISSING and not callable(self.dispatching):
+            self.dispatching = _MISSING
+
+    def _install(self) -> None:
+        """Put in place what is needed now, unless someone else has replaced it meanwhile."""
+        if not self._is_installed():
+            return
+        value = self.replacements[-1][1]
+        if _is_function(value) and any(thread is not None for thread, _ in self.replacements):
+            if self.dispatching is _MISSING:
+                self.dispatching = _dispatching(self, value)
+            value = self.dispatching
+        self.installed = value
+        setattr(self.owner, self.name, value)
+
+    def _is_installed(self) -> bool:
+        """Tell whether nobody else has replaced meanwhile what was put in place, if anything was."""
+        if self.installed is _MISSING:
+            return True
+        own = self.owner.__dict__
+        stored = own[self.name] if self.name in own else getattr(self.owner, self.name, _MISSING)
+        return stored is self.installed
 
 
 def _inherited(owner: Any, name: str) -> Any:
     """Return an attribute that an owner does not define itself, as it is stored where it is defined."""
     if isinstance(owner, type):
-        return next((vars(base)[name] for base in owner.__mro__ if name in vars(base)), _MISSING)
+        for base in owner.__mro__:
+            if name in base.__dict__:
+                return base.__dict__[name]
+        return _MISSING
     found = _MISSING if type(owner) is ModuleType else inspect.getattr_static(owner, name, _MISSING)
     if found is _MISSING and isinstance(owner, ModuleType):
         # What a module does not define it finds among the builtins.
@@ -86,20 +118,14 @@ def _is_computed(kind: type, name: str) -> bool:
     return inspect.isdatadescriptor(inspect.getattr_static(kind, name, None))
 
 
+# With those of torch and Python in which nothing is replaced at present; most exports replace the same.
 _places: dict[tuple[int, str], _Place] = {}
-# Those of torch and Python that nothing is replaced in at present; most exports replace the same.
-_idle: dict[tuple[int, str], _Place] = {}
-
-
-def _stored(owner: Any, name: str) -> Any:
-    """Return an attribute as it is stored, without binding it."""
-    return vars(owner)[name] if name in vars(owner) else getattr(owner, name, _MISSING)
 
 
 def original(owner: Any, name: str) -> Any:
     """Return what an attribute is without the replacements of :func:`replaced`."""
     place = _places.get((id(owner), name))
-    return getattr(owner, name) if place is None else place.usual
+    return place.usual if place is not None and place.replacements else getattr(owner, name)
 
 
 def without_replacement(value: Any) -> Any:
@@ -125,42 +151,20 @@ def replaced(replacements: Sequence[tuple[Any, str, Any]], *, in_all_threads: bo
     entered: list[tuple[_Place, tuple[int | None, Any]]] = []
     with _lock:
         for owner, name, value in replacements:
-            key = id(owner), name
+            key, entry = (id(owner), name), (thread, value)
             place = _places.get(key)
-            if place is None:
-                place = _places[key] = _place(key, owner)
-            entry = (thread, value)
-            place.replacements = (*place.replacements, entry)
-            place.install()
+            if place is None or not (place.replacements or place.is_as_before()):
+                place = _places[key] = _Place(owner, name)
+            place.enter(entry)
             entered.append((place, entry))
     try:
         yield
     finally:
         with _lock:
             for place, entry in reversed(entered):
-                _leave(place, entry)
-
-
-def _place(key: tuple[int, str], owner: Any) -> _Place:
-    idle = _idle.pop(key, None)
-    return idle if idle is not None and idle.is_as_before() else _Place(owner, key[1])
-
-
-def _leave(place: _Place, entry: tuple[int | None, Any]) -> None:
-    kept: list[tuple[int | None, Any]] = []
-    if len(place.replacements) > 1:
-        kept = list(place.replacements)
-        del kept[next(index for index in reversed(range(len(kept))) if kept[index] is entry)]
-    place.replacements = tuple(kept)
-    place.install()
-    if not kept:
-        key = id(place.owner), place.name
-        del _places[key]
-        place.installed = _MISSING
-        if place.is_lasting:
-            if not callable(place.dispatching):
-                place.dispatching = _MISSING
-            _idle[key] = place
+                place.leave(entry)
+                if not (place.replacements or place.is_lasting):
+                    del _places[id(place.owner), place.name]
 
 
 def _stays(owner: Any) -> bool:
