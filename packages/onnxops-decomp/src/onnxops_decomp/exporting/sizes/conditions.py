@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -49,10 +50,16 @@ def simplified(texts: Iterable[str]) -> list[str]:
     Args:
         texts: Python comparisons over the names of dimensions; what is none is left out.
     """
+    return [*_simplified(tuple(texts))]
+
+
+# Exports of one model have the same, and nothing but the texts decides what becomes of them.
+@functools.lru_cache(maxsize=1024)
+def _simplified(texts: tuple[str, ...]) -> tuple[str, ...]:
     trees = [part for text in texts if (tree := parsed_size(text)) is not None for part in _conjuncts(tree)]
     plain = dict.fromkeys(_short(ast.unparse(_plain(tree))) for tree in trees)
     found = _without_implied([text for text in plain if text != "True"])
-    return [text for text in found if not _follows(text, found)]
+    return tuple(text for text in found if not _follows(text, found))
 
 
 def _conjuncts(tree: ast.expr) -> list[ast.expr]:

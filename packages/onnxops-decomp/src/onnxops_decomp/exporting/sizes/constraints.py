@@ -12,7 +12,7 @@ import onnx_ir as ir
 from onnxops_core.exporting import warn_user
 from onnxops_decomp.exporting.errors import InvalidArgumentError
 from onnxops_decomp.exporting.sizes.conditions import simplified
-from onnxops_decomp.exporting.sizes.deciding import deciding_sizes
+from onnxops_decomp.exporting.sizes.deciding import deciding_sizes, truths
 from onnxops_decomp.exporting.sizes.dimensions import renamed_text
 from onnxops_decomp.exporting.sizes.expressions import condition_holds, names_in_size, parsed_size, size, solved
 
@@ -199,13 +199,11 @@ def _leaves_out(text: str, bounds: Sequence[ast.expr], is_placed: bool) -> bool:
         return is_placed
     decided = deciding_sizes([tree]) if len(names) == 1 else _FEW_SIZES
     some = [size for size in decided or _SOME_SIZES if size >= 2]
-    points = (
-        dict(zip(names, point, strict=True))
-        for point in itertools.product((1, *some) if is_placed else some, repeat=len(names))
-    )
-    return any(
-        not condition_holds(tree, sizes) and all(condition_holds(bound, sizes) for bound in bounds) for sizes in points
-    )
+    points = [*itertools.product((1, *some) if is_placed else some, repeat=len(names))]
+    sizes = dict(zip(names, map(list, zip(*points, strict=True)), strict=True))
+    held = truths(tree, sizes) if names else [condition_holds(tree, {})]
+    left_out = (dict(zip(names, point, strict=True)) for point, holds in zip(points, held, strict=True) if not holds)
+    return any(all(condition_holds(bound, point) for bound in bounds) for point in left_out)
 
 
 def _is_bound(tree: ast.expr) -> bool:
