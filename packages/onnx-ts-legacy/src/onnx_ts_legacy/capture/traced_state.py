@@ -68,7 +68,7 @@ class TracedState:
     def enter(self, tensors: Sequence[torch.Tensor]) -> None:
         """Let the model find copies of the inputs of the trace that stand for :attr:`places`."""
         self._entered = [tensor.clone() for tensor in tensors]
-        self._watch.enter(self._entered)
+        self._watch.enter(self._entered, is_restored=True)
 
     def weights(self) -> dict[str, torch.Tensor]:
         """Return the tensors that the model finds during the trace, and may keep from one call to the next."""

@@ -166,10 +166,14 @@ class Inventory:
         """Whether the model keeps an iterator."""
         return bool(self._iterators) or any(isinstance(value, Replayed) for value in self.unread)
 
-    def changes(self) -> list[Change]:
-        """Return what is another object, number or text than before. To be called while the capture still runs."""
+    def changes(self, changed: Iterable[Record] | None = None) -> list[Change]:
+        """Return what is another object, number or text than before. To be called while the capture still runs.
+
+        Args:
+            changed: What :meth:`changed` gives, if it was asked already.
+        """
         found: list[Change] = []
-        for record in self._changed():
+        for record in self.changed() if changed is None else changed:
             now, before = record.now(), record.before
             for key in {**before, **now}:
                 old, new = before.get(key, MISSING), now.get(key, MISSING)
@@ -210,7 +214,7 @@ class Inventory:
             registries: Whether what torch keeps for itself is put back as well.
             caches: Whether caches of functions that were given tensors are emptied.
         """
-        for record in self._changed(caches=caches):
+        for record in self.changed(caches=caches):
             record.put(record.before)
         if registries:
             self._restore_own()
@@ -224,7 +228,12 @@ class Inventory:
             if not record.is_unchanged():
                 record.parts = record.read()
 
-    def _changed(self, *, caches: bool = True) -> list[Record]:
+    def changed(self, *, caches: bool = True) -> list[Record]:
+        """Return the containers that do not hold what they held, one by one.
+
+        Args:
+            caches: Whether caches of functions that were given tensors are among them.
+        """
         for function in filter(vars, self._bare):
             record = Items(function.__name__, vars(function), self.functions[function])
             record.parts = ()

@@ -66,12 +66,17 @@ class StateWatch:
         self.met: dict[str, str] = {}
         self._continued: list[Change] = []
 
-    def enter(self, tensors: Sequence[torch.Tensor]) -> None:
+    def enter(self, tensors: Sequence[torch.Tensor], *, is_restored: bool = False) -> None:
         """Let the model find these tensors in place of those of :attr:`places`.
 
         torch.export puts copies of containers into a model between two calls; here the model gets its own back.
+
+        Args:
+            tensors: The tensors.
+            is_restored: Whether the model has what it had: nothing has touched it since this or :meth:`leave` said so.
         """
-        self.inventory.restore(registries=False)
+        if not is_restored:
+            self.inventory.restore(registries=False)
         given = {id(place.tensor): tensor for place, tensor in zip(self.places, tensors, strict=True)}
         for place in self.places:
             for record, key in place.held:
@@ -86,7 +91,8 @@ class StateWatch:
         """
         results = [_held(place) for place in self.places]
         known = {(id(record), key) for place in self.places for record, key in (*place.held, place.read[:2])}
-        if changes := self.inventory.changes():
+        changed = self.inventory.changed()
+        if changes := self.inventory.changes(changed):
             # What became of a container that the model let go makes no difference.
             is_reached = reachable(self.inventory.records)
             changes = [change for change in changes if is_reached(change.record.target)]
@@ -96,7 +102,8 @@ class StateWatch:
         self._note_parted(rebound := list(rebound))
         if rebound or any(isinstance(leaf, torch.Tensor) for change in changes for leaf in _leaves(change.after)):
             self.met = meetings(self.inventory.all_records, {*rebound, *(change.path for change in changes)})
-        self.inventory.restore(registries=False)
+        if changed:
+            self.inventory.restore(registries=False)
         return results
 
     def _note_parted(self, rebound: Iterable[str]) -> None:
