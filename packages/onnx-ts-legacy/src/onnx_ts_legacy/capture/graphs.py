@@ -139,8 +139,14 @@ class Captured:
 
 def split_arguments(model: Any, args: Any, kwargs: Mapping[str, Any] | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return positional and keyword arguments; a dict at the end of ``args`` may hold the latter, as in torch."""
+    return _split(_signature(model), args, kwargs)
+
+
+def _split(
+    signature: inspect.Signature, args: Any, kwargs: Mapping[str, Any] | None
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     positional = tuple(args) if isinstance(args, tuple) else (args,)
-    return without_keywords(_signature(model), positional, kwargs)
+    return without_keywords(signature, positional, kwargs)
 
 
 def capture(
@@ -169,7 +175,8 @@ def capture(
         StateError: If a later call of the model depends on what cannot be an input of a graph.
         CaptureError: If the model cannot be traced.
     """
-    positional, named = split_arguments(model, args, kwargs)
+    signature = _signature(model)
+    positional, named = _split(signature, args, kwargs)
     if isinstance(model, torch.nn.Module):
         for name, weight in itertools.chain(model.named_parameters(), model.named_buffers()):
             check_numbers("Weight", name, weight)
@@ -178,7 +185,7 @@ def capture(
             return _scripted(model, positional, named)
         if not callable(model):
             raise ArgumentsError(f"The model to export must be a module or a function, got {type(model).__name__}.")
-        trace = partial(_traced, model, positional, named, state, dynamic_axes, refuses)
+        trace = partial(_traced, model, signature, positional, named, state, dynamic_axes, refuses)
         homes = homes_of(model)
         return traced_with_conversions(trace, [*homes, *helpers_of(homes)])
 
@@ -338,13 +345,13 @@ def _example_leaves(
 
 def _traced(
     model: Any,
+    signature: inspect.Signature,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     state: str,
     dynamic_axes: DynamicAxes | None,
     refuses: bool,
 ) -> Captured:
-    signature = _signature(model)
     kwargs = in_order(signature.parameters, kwargs)
     _check_arguments(model, signature, args, kwargs)
     register_containers([*args, *kwargs.values()])
@@ -535,8 +542,9 @@ def _aliases(model: Any) -> list[tuple[str, torch.Tensor]]:
     """Return the names under which a module has a weight that has another name as well."""
     if not isinstance(model, torch.nn.Module):
         return []
-    first = {id(weight): name for name, weight in model.named_parameters()}
-    return [(n, weight) for n, weight in model.named_parameters(remove_duplicate=False) if first[id(weight)] != n]
+    first: dict[int, str] = {}
+    named = model.named_parameters(remove_duplicate=False)
+    return [(name, weight) for name, weight in named if first.setdefault(id(weight), name) != name]
 
 
 def _copies(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:

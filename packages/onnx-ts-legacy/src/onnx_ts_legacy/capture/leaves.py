@@ -1,14 +1,14 @@
-"""The leaves of what calls are given and give, found at little cost: each call of a traced model is asked for them."""
+"""The leaves of what calls are given and give, at little cost: each call of a traced model is asked for them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
-__all__ = ["PLAIN", "leaves_of"]
+__all__ = ["PLAIN", "leaves_of", "with_leaves"]
 
 #: Leaves of which the class tells that they are no tensors.
 PLAIN = frozenset((bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.memory_format))
@@ -30,3 +30,13 @@ def leaves_of(values: Iterable[Any]) -> list[Any]:
         else:
             found.extend(pytree.tree_leaves(value))
     return found
+
+
+def with_leaves(change: Callable[[Any], Any], value: Any) -> Any:
+    """Return a value with something else for each of its leaves.
+
+    Args:
+        change: Returns it.
+        value: The value, which mostly is a leaf.
+    """
+    return change(value) if type(value) in _LEAVES else pytree.tree_map(change, value)

@@ -19,9 +19,9 @@ from types import FrameType, ModuleType
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils import _pytree as pytree
 
 from onnx_ts_legacy import _torch_private as private
+from onnx_ts_legacy.capture.leaves import leaves_of, with_leaves
 from onnx_ts_legacy.graph.parts import is_number_of_trace, mark_number_of_trace
 from onnx_ts_legacy.graph.sources import is_library
 from onnxops_core.exporting import original, replaced
@@ -254,7 +254,7 @@ def with_number_dtypes(
         args: Its arguments by position.
         kwargs: Those by name.
     """
-    leaves = pytree.tree_leaves((args, kwargs))
+    leaves = leaves_of((*args, *kwargs.values()))
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     kinds = [kind_of_number(tensor) for tensor in tensors]
     if not any(kinds) or len(leaves) == 1:
@@ -267,8 +267,12 @@ def with_number_dtypes(
     if not others and name in _OF_NUMBERS and not is_choice:
         is_real = name in _DIVISIONS or float in kinds or any(isinstance(leaf, float) for leaf in leaves)
         is_real = is_real or (name in ("pow", "rpow") and _is_negative(leaves[name == "pow"]))
-        return pytree.tree_map(_double, (args, kwargs)) if name in _PROMOTING and is_real else (args, kwargs)
-    return pytree.tree_map(partial(_beside, name, others), (args, kwargs))  # type: ignore[no-any-return]
+        if name not in _PROMOTING or not is_real:
+            return args, kwargs
+        change: Callable[[Any], Any] = _double
+    else:
+        change = partial(_beside, name, others)
+    return [with_leaves(change, arg) for arg in args], {key: with_leaves(change, arg) for key, arg in kwargs.items()}
 
 
 def _is_negative(exponent: Any) -> bool:

@@ -85,12 +85,12 @@ def _check_autocast(node: Any, result: Any) -> None:
     """
     if not node.kind().startswith("aten::"):
         return
-    results = result if node.outputsSize() > 1 else [result]
-    for variable, value in zip(node_outputs(node), results or (), strict=False):
-        kind = variable.type()
-        traced = kind.dtype() if kind.kind() == "TensorType" else None
+    count = node.outputsSize()
+    for place, value in zip(range(count), (result if count > 1 else [result]) or (), strict=False):
         if not isinstance(value, Tensor) or value.fake.dtype != torch.float32:
             continue
+        kind = node.outputsAt(place).type()
+        traced = kind.dtype() if kind.kind() == "TensorType" else None
         if traced in (torch.float16, torch.bfloat16):
             raise LoweringError(
                 f"it gives {traced} under torch.autocast, which casts inside it, and float32 in the trace; call "

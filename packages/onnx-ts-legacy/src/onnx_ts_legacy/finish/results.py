@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from onnx_ts_legacy.capture.flat_model import is_left_out
 from onnx_ts_legacy.capture.graphs import Captured
-from onnx_ts_legacy.graph.parts import is_number_of_trace, node_inputs
+from onnx_ts_legacy.graph.parts import block_outputs, is_number_of_trace, node_inputs
 from onnx_ts_legacy.state.values import DictRef, ListRef, Maybe, SequenceState, Tensor, VectorState
 from onnxops_decomp.exporting import key_of, output_name
 
@@ -50,7 +50,7 @@ def results_of(
     Returns:
         The outputs of the model; the leaves of the result, each the number of its output or a constant; its structure.
     """
-    variables = list(captured.graph.outputs())
+    variables = block_outputs(captured.graph)
     kinds = [variable.type() for variable in variables]
     several = len(values) > 1
     plain, named = (

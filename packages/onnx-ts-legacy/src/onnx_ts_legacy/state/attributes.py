@@ -195,11 +195,11 @@ def check_memory(context: ConversionContext) -> None:
     Raises:
         StateError: If there are any.
     """
-    tensors = {str(variable.storage.origin): tensor for variable, tensor in _read_tensors(context)}
-    for variable, tensor in _read_tensors(context):
-        name, line = str(variable.storage.origin), variable.storage.line
-        if not variable.storage.is_changed:
-            continue
+    read = [(variable.storage, tensor) for variable, tensor in _read_tensors(context)]
+    changed = [(storage, tensor) for storage, tensor in read if storage.is_changed]
+    tensors = {str(storage.origin): tensor for storage, tensor in read} if changed else {}
+    for storage, tensor in changed:
+        name, line = str(storage.origin), storage.line
         if text := shared_memory(with_line(name, line), tensor, tensors):
             raise StateError(text)
 
@@ -218,9 +218,9 @@ def changed_attributes(context: ConversionContext) -> dict[str, Any]:
             if container.state is not before:
                 result.setdefault(path, container)
     for variable in context.attributes.tensors.values():
-        origin = variable.storage.origin
-        if origin is not None and variable.storage.is_changed:
-            result.setdefault(origin, variable)
+        storage = variable.storage
+        if storage.origin is not None and storage.is_changed:
+            result.setdefault(storage.origin, variable)
     return result
 
 
