@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from onnx_fx_export import CaptureError, export
+from onnx_fx_export.sizes.trial_runs import TrialRuns
 from onnxops_decomp.exporting import fitted_lengths
 
 
@@ -102,6 +106,34 @@ def test_numbers_near_those_of_the_example_find_what_is_wrong() -> None:
     x, matrix = torch.rand(4, 3) + 1, torch.eye(3) + torch.rand(4, 3, 3) / 10
     with pytest.raises(CaptureError):
         export(Wrong(), (x, matrix), dynamic_shapes=({0: "rows"}, {0: "rows"}), strategy="open-sizes")
+
+
+class Volume(nn.Module):
+    """Convolves a volume, and makes a number of a size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv3d(1, 2, 3, 2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.first(x) * int(x.shape[2] / 2)
+
+
+def test_large_inputs_are_compared_at_sizes_that_grow_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    elements: list[int] = []
+    run = TrialRuns.run
+
+    def noted(self: TrialRuns, sizes: Any, *args: Any, **kwargs: Any) -> Any:
+        elements.append(math.prod(map(int, sizes.values())))
+        return run(self, sizes, *args, **kwargs)
+
+    monkeypatch.setattr(TrialRuns, "run", noted)
+    model = Volume().eval()
+    dynamic = ({0: "batch", 2: "depth", 3: "height", 4: "width"},)
+    program = export(model, (torch.randn(2, 1, 32, 24, 32),), dynamic_shapes=dynamic, strategy="open-sizes")
+    assert max(elements) < 4 * 2 * 32 * 24 * 32
+    x = torch.randn(1, 1, 40, 17, 20)
+    torch.testing.assert_close(program(x), model(x), rtol=1e-4, atol=1e-4)
 
 
 class Pyramid(nn.Module):

@@ -26,6 +26,8 @@ __all__ = [
 
 # Model and program are compared where sizes are so many times as large, and larger by so much.
 _COMPARED = ((1, 1), (1, 3), (2, 0), (3, 0))
+# More elements of inputs than this are compared for one size at a time, that many times as large.
+_MOST_ELEMENTS, _LEAST_FACTOR = 1 << 18, 2
 _SMALL = ((0, 2), (0, 3))
 # Sizes up to so much larger ones are compared where it is not known what the model's code asked.
 _MOST_MORE = 6
@@ -73,8 +75,24 @@ def _compared(
     trials: TrialRuns, sizes: Sizes, changes: Sequence[tuple[int, int]]
 ) -> Iterator[tuple[Mapping[sympy.Symbol, sympy.Integer], bool]]:
     """Yield the sizes that the model takes, and whether the program gives the same there."""
-    wanted = [{symbol: factor * hint + more for symbol, hint in sizes.hints.items()} for factor, more in changes]
+    wanted = [point for factor, more in changes for point in _changed(trials, sizes.hints, factor, more)]
     return _agreements(trials, sizes, wanted)
+
+
+def _changed(
+    trials: TrialRuns, hints: Mapping[sympy.Symbol, int], factor: int, more: int
+) -> Iterator[dict[sympy.Symbol, int]]:
+    """Yield sizes that are so many times as large and larger by so much: all at once, or one by one where they grow.
+
+    Three sizes of an image, or four of a volume, that are all twice as large take many times as long.
+    """
+    leaves = pytree.tree_leaves(trials.example)
+    elements = sum(leaf.numel() for leaf in leaves if isinstance(leaf, torch.Tensor))
+    if factor < 2 or elements * factor ** len(hints) <= _MOST_ELEMENTS:
+        yield {symbol: factor * hint + more for symbol, hint in hints.items()}
+    elif factor == _LEAST_FACTOR:
+        for symbol, hint in hints.items():
+            yield {**hints, symbol: factor * hint + more}
 
 
 def _agreements(
