@@ -583,11 +583,7 @@ def is_users(kind: type) -> bool:
 
 @functools.cache
 def is_library(module: Any) -> bool:
-    """Tell whether a module is part of torch, Python or an exporter, which keep no state of models.
-
-    Args:
-        module: The ``__module__`` of a class or function, which compiled ones, and classes of classes, may lack.
-    """
+    """Tell whether a module is part of torch, Python or an exporter, or, in compiled code, none at all."""
     return not isinstance(module, str) or module.partition(".")[0] in _LIBRARIES
 
 
