@@ -9,9 +9,8 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import FrameType
-from typing import Any
 
 import torch
 
@@ -32,7 +31,8 @@ def without_raising() -> Iterator[dict[str, None]]:
     places: dict[str, None] = {}
     token = _PLACES.set(places)
     try:
-        with replaced([(kind, "__bool__", _truth_of(kind)) for kind in (torch.Tensor, torch.SymBool)]):
+        # Numbers that are read from data are asked in other ways, which look for the frame that asks themselves.
+        with replaced([(torch.Tensor, "__bool__", _truth)]):
             yield places
     finally:
         _PLACES.reset(token)
@@ -70,18 +70,15 @@ def warn_of_raising(places: dict[str, None]) -> None:
         )
 
 
-def _truth_of(kind: type) -> Callable[[Any], bool]:
-    def truth(self: Any) -> bool:
-        try:
-            return bool(original(kind, "__bool__")(self))
-        except Exception as error:
-            # The frame in between is that of the replacement.
-            answer = None if undecided_condition(error) is None else passing_answer(sys._getframe(2))
-            if answer is None:
-                raise
-            return answer
-
-    return truth
+def _truth(self: torch.Tensor) -> bool:
+    try:
+        return bool(original(torch.Tensor, "__bool__")(self))
+    except Exception as error:
+        # The frame in between is that of the replacement.
+        answer = None if undecided_condition(error) is None else passing_answer(sys._getframe(2))
+        if answer is None:
+            raise
+        return answer
 
 
 def _span(frame: FrameType) -> Span:
