@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Callable
 
@@ -119,6 +120,63 @@ def test_other_questions_keep_both_answers(function: Function) -> None:
     for counts in (torch.full((2, 5), 1), torch.full((2, 5), 30)):
         x = torch.rand(2, 5)
         torch.testing.assert_close(program(x, counts), function(x, counts))
+
+
+def checked(x: Tensor) -> Tensor:
+    if (x < 0).any():
+        raise ValueError("negative")
+    return x
+
+
+def caught(x: Tensor, counts: Tensor) -> Tensor:
+    try:
+        assert (x >= 0).all()
+        return x * counts
+    except AssertionError:
+        return counts - x
+
+
+def caught_by_the_caller(x: Tensor, counts: Tensor) -> Tensor:
+    try:
+        return checked(x) * counts
+    except ValueError:
+        return counts - x
+
+
+def suppressed(x: Tensor, counts: Tensor) -> Tensor:
+    result = counts - x
+    with contextlib.suppress(AssertionError):
+        assert (x >= 0).all()
+        result = x * counts
+    return result
+
+
+def left_in_the_end(x: Tensor, counts: Tensor) -> Tensor:
+    result = counts - x
+    try:
+        result = checked(x) * counts
+    finally:
+        return result
+
+
+@pytest.mark.parametrize("function", [caught, caught_by_the_caller, suppressed, left_in_the_end])
+def test_what_is_caught_is_a_branch(function: Function) -> None:
+    program = export(Called(function), call(3, 4), dynamic_shapes=NAMES)
+    for sign in (1, -1):
+        x, counts = call(2, 5)
+        torch.testing.assert_close(program(sign * x, counts), function(sign * x, counts))
+
+
+def test_managers_of_torch_catch_nothing() -> None:
+    def function(x: Tensor, counts: Tensor) -> Tensor:
+        with torch.no_grad():
+            return checked(x) * counts
+
+    # What surrounds the export is not the model's code.
+    with pytest.warns(UserWarning, match="raises an exception for some inputs"), contextlib.suppress(KeyError):
+        program = export(Called(function), call(3, 4), dynamic_shapes=NAMES, strategy="non-strict")
+    x, counts = call(2, 5)
+    torch.testing.assert_close(program(x, counts), function(x, counts))
 
 
 def test_a_loop_over_a_size_may_check_what_it_reads() -> None:

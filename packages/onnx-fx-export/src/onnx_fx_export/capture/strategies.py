@@ -16,7 +16,7 @@ from typing import Any
 from onnx_fx_export.capture.autograd_function import SymbolicFunctionCall
 from onnx_fx_export.capture.comparison import agree_at_each_size, agree_at_other_sizes, compare_at_other_sizes
 from onnx_fx_export.capture.errors import capture_error, scripted_part_error
-from onnx_fx_export.capture.known_weights import has_small_weights, record_with_known_weights
+from onnx_fx_export.capture.known_weights import has_small_weights, record_with_known_weights, warn_of_known_weights
 from onnx_fx_export.capture.loops.strategy import Looped, compare_loops
 from onnx_fx_export.capture.measured_kernels import lacks_kernel, record_measured
 from onnx_fx_export.capture.open_sizes import compare_open, record_open
@@ -353,9 +353,11 @@ def _record_scanned(attempts: Attempts) -> Recorded:
 
 
 def _record_known_weights(attempts: Attempts) -> Recorded:
-    recorded = record_with_known_weights(attempts.run)
+    model = attempts.request.model
+    recorded = record_with_known_weights(model, attempts.run)
     if not _agrees(attempts, recorded):
         raise CaptureError("The program that was captured for the weights of the model does not give its values.")
+    warn_of_known_weights(model, recorded.program)
     return recorded
 
 

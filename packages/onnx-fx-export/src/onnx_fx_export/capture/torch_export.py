@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -23,6 +23,7 @@ from onnx_fx_export.capture.storage_sizes import refused_storage_sizes
 from onnx_fx_export.capture.torch_private import (
     code_written_late,
     equations_left_unsolved,
+    noted_refusals,
     shared_memory_formats,
     shared_stack_frames,
     values_noted_without_modes,
@@ -43,6 +44,7 @@ from onnx_fx_export.sizes.texts import texts_of_numbers
 from onnx_fx_export.torch_private import (
     dynamic_associative_scan,
     exported,
+    is_users_code,
     possibly_empty_results,
     sizes_unlike_0_and_1,
     transforms_left,
@@ -184,6 +186,22 @@ def _record(run: Run, *, withhold: bool = False) -> Recorded:
     return Recorded(program, notes, questions, doubts, remembered=state.remembered, raising=raising)
 
 
+@contextlib.contextmanager
+def _refusals_not_caught() -> Iterator[None]:
+    """Raise in the end what torch refused, if the code of the model caught it and went on as eager code would not.
+
+    Raises:
+        Exception: The first refusal of which that is so.
+    """
+    with noted_refusals() as refusals:
+        yield
+    for refusal in refusals:
+        # A traceback begins where the exception was caught.
+        reached = refusal.__traceback__
+        if reached is not None and is_users_code(reached.tb_frame.f_code.co_filename, reached.tb_frame.f_code.co_name):
+            raise refusal
+
+
 def _has_few_equal_calls(request: CaptureRequest, repeats: bool) -> bool:
     """Tell whether the cache of torch costs more than it saves: with several dynamic sizes and few layers.
 
@@ -217,7 +235,7 @@ def _watch_sizes(
         for kept in (
             *(registered_results(model), WholeCalls(), dynamic_associative_scan(), recorded_calls(run.calls)),
             *(texts_of_numbers(), math_of_sizes(run.homes, numbers.note), built_ins_of_sizes(run.homes)),
-            numpy_of_sizes(run.homes),
+            *(numpy_of_sizes(run.homes), _refusals_not_caught()),
         ):
             stack.enter_context(kept)
         arrays = stack.enter_context(new_tensors_of_sizes()).places

@@ -25,7 +25,7 @@ from torch._subclasses.fake_tensor import UnsupportedOperatorException
 from torch.fx import _lazy_graph_module
 from torch.fx.experimental import proxy_tensor
 from torch.fx.experimental.sym_node import SymNode
-from torch.fx.experimental.symbolic_shapes import DimConstraints
+from torch.fx.experimental.symbolic_shapes import DimConstraints, GuardOnDataDependentSymNode
 from torch.fx.passes.shape_prop import _extract_tensor_metadata
 from torch.utils import _pytree as pytree
 from torch.utils import _traceback
@@ -196,6 +196,30 @@ def unassigned_buffers() -> contextlib.AbstractContextManager[None]:
         return torch.utils.hooks.RemovableHandle(collections.OrderedDict())
 
     return replaced([(export_trace, "register_buffer_assignment_hook", register)])
+
+
+@contextlib.contextmanager
+def noted_refusals() -> Iterator[list[Exception]]:
+    """Give the exceptions that torch makes in the body where a capture does not know what eager code would."""
+    found: list[Exception] = []
+
+    def noting(kind: type[Exception]) -> Callable[..., None]:
+        def note(self: Exception, *args: Any, **kwargs: Any) -> None:
+            original(kind, "__init__")(self, *args, **kwargs)
+            found.append(self)
+
+        return note
+
+    with replaced([(kind, "__init__", noting(kind)) for kind in _REFUSALS]):
+        yield found
+
+
+_REFUSALS = (
+    GuardOnDataDependentSymNode,
+    fake_tensor.DataDependentOutputException,
+    fake_tensor.DynamicOutputShapeException,
+    fake_tensor.UnsupportedOperatorException,
+)
 
 
 def note_value(stand_in: torch.Tensor, value: torch.Tensor) -> None:

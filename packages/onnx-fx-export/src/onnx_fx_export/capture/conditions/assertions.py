@@ -2,6 +2,7 @@
 
 ``assert x.min() >= 0`` and ``if not mask.any(): raise ValueError(...)`` cannot be answered without data, and have one
 answer with which the model gives anything. A graph raises nothing: it is captured for that answer, and the user told.
+Where code may catch the exception, it is no end but a branch, and left to what keeps branches.
 """
 
 from __future__ import annotations
@@ -14,14 +15,16 @@ from types import FrameType
 
 import torch
 
-from onnx_fx_export.capture.conditions.branches import Span, answer_without_raising
+from onnx_fx_export.capture.conditions.branches import Span, answer_without_raising, may_catch
 from onnx_fx_export.sizes.texts import asking_frame
-from onnx_fx_export.torch_private import undecided_condition
+from onnx_fx_export.torch_private import is_users_code, undecided_condition
 from onnxops_core.exporting import original, replaced, warn_user
 
 __all__ = ["passing_answer", "warn_of_raising", "without_raising"]
 
 _STAND_INS = ("onnxops_core.", "onnx_fx_export.capture.stand_ins.")
+# What runs torch.export; the frames around it are the caller's.
+_CAPTURE = "onnx_fx_export.capture.torch_export"
 _PLACES: contextvars.ContextVar[dict[str, None] | None] = contextvars.ContextVar("places", default=None)
 
 
@@ -45,13 +48,14 @@ def passing_answer(frame: FrameType | None) -> bool | None:
         frame: The frame that asks, or one that the model's code called to ask.
 
     Returns:
-        The answer; None where the code does more with it than raise, or nothing is captured.
+        The answer; None where the code does more with it than raise, or may catch what it raises, or nothing is
+        captured.
     """
     # What takes the place of torch.equal and its like asks for the code that calls it.
-    while frame is not None and frame.f_globals.get("__name__", "").startswith(_STAND_INS):
+    while frame is not None and _module(frame).startswith(_STAND_INS):
         frame = frame.f_back
     places, frame = _PLACES.get(), asking_frame(frame)
-    if places is None or frame is None:
+    if places is None or frame is None or _is_caught(frame):
         return None
     code = frame.f_code
     answer = answer_without_raising(code.co_filename, _span(frame))
@@ -79,6 +83,21 @@ def _truth(self: torch.Tensor) -> bool:
         if answer is None:
             raise
         return answer
+
+
+def _is_caught(frame: FrameType | None) -> bool:
+    """Tell whether the code of the model may go on after an exception that a frame raises."""
+    while frame is not None and _module(frame) != _CAPTURE:
+        code = frame.f_code
+        has_handlers = bool(code.co_exceptiontable) and is_users_code(code.co_filename, code.co_name)
+        if has_handlers and may_catch(code.co_filename, frame.f_lineno):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _module(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__"))
 
 
 def _span(frame: FrameType) -> Span:

@@ -7,7 +7,7 @@ import linecache
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-__all__ = ["Span", "answer_without_raising", "cond_for", "decides", "raises"]
+__all__ = ["Span", "answer_without_raising", "cond_for", "decides", "may_catch", "raises"]
 
 _Statements = Sequence[ast.stmt]
 #: The first line and column of a part of a source, and the last line and the column behind it.
@@ -70,10 +70,48 @@ def answer_without_raising(file: str, span: Span) -> bool | None:
         if isinstance(node, ast.Assert | ast.If) and (_covers(node.test, span) or _begin(node) == span[0]):
             # The innermost one comes last.
             found = [(node.test, wanted)] if (wanted := _truth_that_passes(node)) is not None else []
-    if not found or any(isinstance(part, ast.NamedExpr) for part in ast.walk(found[0][0])):
+    # What they hold outlives the condition.
+    if not found or any(isinstance(part, ast.NamedExpr | ast.Lambda) for part in ast.walk(found[0][0])):
         return None
     answers = {*_answers(*found[0], span)}
     return answers.pop() if len(answers) == 1 else None
+
+
+def may_catch(file: str, line: int) -> bool:
+    """Tell whether code goes on after an exception at a line, as far as its source shows it.
+
+    Args:
+        file: Path of the source file; where it cannot be read, the answer is yes.
+        line: Number of the line.
+    """
+    nodes = _nodes(file)
+    guards = (
+        node for node in nodes if isinstance(node, ast.Try | ast.TryStar | ast.With) and _lies_in(node.body, line)
+    )
+    return not nodes or any(map(_catches, guards))
+
+
+def _lies_in(block: _Statements, line: int) -> bool:
+    return block[0].lineno <= line <= (block[-1].end_lineno or line)
+
+
+def _catches(guard: ast.Try | ast.TryStar | ast.With) -> bool:
+    if isinstance(guard, ast.With):
+        return not all(_lets_through(item.context_expr) for item in guard.items)
+    leaving = (ast.Return, ast.Break, ast.Continue)
+    last = (part for statement in guard.finalbody for part in ast.walk(statement))
+    return bool(guard.handlers) or any(isinstance(part, leaving) for part in last)
+
+
+def _lets_through(manager: ast.expr) -> bool:
+    """Tell whether a context manager is known to catch nothing: those of torch, and ``nullcontext``."""
+    if isinstance(manager, ast.Call):
+        manager = manager.func
+    parts = ast.unparse(manager).split(".")
+    return parts[0] == "torch" or parts[-1] in _LETTING_THROUGH
+
+
+_LETTING_THROUGH = ("autocast", "enable_grad", "inference_mode", "no_grad", "nullcontext", "set_grad_enabled")
 
 
 def _truth_that_passes(statement: ast.Assert | ast.If) -> bool | None:

@@ -59,7 +59,7 @@ def modules_entered() -> Iterator[list[ModuleType]]:
 
     def note(frame: FrameType, event: str, value: Any) -> None:
         if event == "call":
-            names[frame.f_globals.get("__name__", "builtins")] = None
+            names[str(frame.f_globals.get("__name__"))] = None
 
     if sys.getprofile() is not None:
         yield found
