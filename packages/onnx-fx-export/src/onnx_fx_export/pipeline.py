@@ -33,7 +33,7 @@ from onnx_fx_export.inputs.arguments import (
     parameter_names,
 )
 from onnx_fx_export.lower.convert import ConversionOptions, ModelNames, convert
-from onnx_fx_export.size_ways.search import WaysOfSizes, may_have_ways, other_ways
+from onnx_fx_export.size_ways.search import for_more_sizes, may_have_ways
 from onnx_fx_export.sizes.dimension_names import name_output_axes
 from onnx_fx_export.sizes.facts import SizeFacts
 from onnx_fx_export.torch_private import shared_bounds, whole_bounds
@@ -100,14 +100,9 @@ class ExportRequest:
             record.captured = captured.program
         with self._converting(record):
             result = self.converted(captured, reference)
-            search = self._other_ways(result, captured, reference)
-            if search is None:
-                self._complete(result, captured, record)
-        if search is not None:
-            with whole_bounds(), shared_bounds():
-                result = search.merged()
-            with self._converting(record):
-                self._complete(result, captured, record)
+        result, captured = self._for_more_sizes(result, captured, reference)
+        with self._converting(record):
+            self._complete(result, captured, record)
         if given["verify"]:
             with record.stage("verify"):
                 result.verified = self._verified(result, reference())
@@ -203,16 +198,21 @@ class ExportRequest:
         result.folds_weights = self.conversion.folds_weights
         return result
 
-    def _other_ways(
+    def _for_more_sizes(
         self, result: ONNXProgram, captured: Captured, reference: Callable[[], Reference]
-    ) -> WaysOfSizes | None:
-        """Return what captures the model at the sizes at which it decides otherwise; None if there are none."""
+    ) -> tuple[ONNXProgram, Captured]:
+        """Return a program that takes what this one leaves out, if there is one, and what was captured for it."""
+        request = captured.request
+        if request is None or not result.constraints.conditions:
+            return result, captured
 
         def convert(found: CapturedProgram) -> ONNXProgram:
             with conversion_settings():
                 return self.converted(dataclasses.replace(captured, found=found), reference)
 
-        return None if captured.request is None else other_ways(captured.request, captured.found, result, convert)
+        with whole_bounds(), shared_bounds():
+            program, found = for_more_sizes(request, captured.found, result, convert)
+        return program, dataclasses.replace(captured, found=found)
 
     def _complete(self, result: ONNXProgram, captured: Captured, record: ExportRecord) -> None:
         """Bring a program into the form in which it is returned."""

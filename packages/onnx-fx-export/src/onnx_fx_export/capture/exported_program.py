@@ -11,7 +11,7 @@ from onnx_fx_export.capture.comparison import agrees_on_example, holds_for_examp
 from onnx_fx_export.capture.conditions.assertions import warn_of_raising
 from onnx_fx_export.capture.equations import specializations
 from onnx_fx_export.capture.request import CapturedProgram, CaptureRequest
-from onnx_fx_export.capture.strategies import MEASURED_KERNELS, NON_STRICT, TRIAL_RUNS, captured_by_strategies
+from onnx_fx_export.capture.strategies import MEASURED_KERNELS, TRIAL_RUNS, captured_by_strategies
 from onnx_fx_export.errors import CaptureError, DynamicShapeError, OnnxExporterError
 from onnx_fx_export.inputs.examples import broadcastable, enlarged, has_special_sizes, of_size_one
 from onnx_fx_export.sizes.facts import SizeFacts
@@ -78,14 +78,18 @@ def capture(request: CaptureRequest) -> CapturedProgram:
     raise first
 
 
-def capture_example(request: CaptureRequest) -> CapturedProgram:
-    """Capture a model with the sizes of its example and no others, by the strategy that runs the model's code.
+def capture_example(request: CaptureRequest, strategy: str) -> CapturedProgram:
+    """Capture a model with the sizes of its example and no others, by one strategy.
+
+    Args:
+        request: What is to be captured.
+        strategy: The name of the strategy.
 
     Raises:
         DynamicShapeError: If a declared dimension turned out to be fixed by the model.
         CaptureError: If the model cannot be captured for another reason.
     """
-    return _captured(dataclasses.replace(request, strategy=NON_STRICT.name), request.example)
+    return _captured(dataclasses.replace(request, strategy=strategy), request.example)
 
 
 def _of_broadcast_example(request: CaptureRequest) -> CapturedProgram | None:

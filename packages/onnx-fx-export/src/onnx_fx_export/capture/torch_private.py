@@ -82,13 +82,14 @@ def equations_left_unsolved() -> contextlib.AbstractContextManager[None]:
     """Let equations of sizes that SymPy cannot solve be conditions of the program (``DimConstraints.solve``).
 
     torch looks for the one size that solves each, and an equation such as ``8 * (n // 4 // 8) == n // 4`` holds for
-    many: it is a guard as it is. What could not be solved is no longer among what is to be when it fails.
+    many: it is a guard as it is. Of one that holds for all, torch expects an equation and finds a bound. What could not
+    be solved is no longer among what is to be when it fails.
     """
     solve = original(DimConstraints, "solve")
 
     def solved(self: DimConstraints) -> None:
         for _ in range(len(self._symbols_with_equalities)):
-            with contextlib.suppress(NotImplementedError):
+            with contextlib.suppress(NotImplementedError, AssertionError):
                 solve(self)
                 return
         solve(self)

@@ -9,7 +9,7 @@ import sympy
 
 from onnxops_decomp.exporting import at_sizes
 
-__all__ = ["Point", "is_alone", "meet", "points_around", "unlike"]
+__all__ = ["Point", "is_alone", "meet", "numbers_of", "points_around", "points_near", "unlike"]
 
 #: Sizes by the name of the dimension.
 Point = Mapping[str, int]
@@ -32,9 +32,38 @@ def points_around(
         present: The sizes of the example.
         bounds: The least and the largest declared size.
     """
-    tried = {name: _sizes(name, size, relations, bounds[name]) for name, size in present.items()}
+    return points_near(numbers_of(relations), present, bounds)
+
+
+def numbers_of(relations: Collection[sympy.Basic]) -> dict[str, set[int]]:
+    """Return the numbers in what code asked of each dimension that it asked about.
+
+    Args:
+        relations: What code asked, over symbols that are called as the dimensions.
+    """
+    found: dict[str, set[int]] = {}
+    for relation in relations:
+        numbers = {abs(int(number)) for number in relation.atoms(sympy.Integer)}
+        for symbol in relation.free_symbols:
+            found.setdefault(str(symbol), set()).update(numbers)
+    return found
+
+
+def points_near(
+    numbers: Mapping[str, Collection[int]], present: Point, bounds: Mapping[str, tuple[int, int]]
+) -> list[Point]:
+    """Return sizes of some dimensions, those near the example's first.
+
+    Args:
+        numbers: What the sizes of the dimensions may be compared with.
+        present: The sizes of the example.
+        bounds: The least and the largest declared size.
+    """
+    tried = {
+        name: _sizes(size, numbers[name], bounds[name]) if name in numbers else [size] for name, size in present.items()
+    }
     found: dict[tuple[int, ...], Point] = {}
-    for point in _changes(relations, tried):
+    for point in _changes(tried):
         sizes = {**present, **point}
         found.setdefault(tuple(sizes.values()), sizes)
     return _nearest(found.values(), present)
@@ -49,11 +78,7 @@ def _nearest(points: Collection[Point], present: Point) -> list[Point]:
     return sorted(points, key=distance)
 
 
-def _sizes(name: str, present: int, relations: Collection[sympy.Basic], bounds: tuple[int, int]) -> list[int]:
-    own = [relation for relation in relations if name in map(str, relation.free_symbols)]
-    if not own:
-        return [present]
-    numbers = {abs(int(number)) for relation in own for number in relation.atoms(sympy.Integer)}
+def _sizes(present: int, numbers: Collection[int], bounds: tuple[int, int]) -> list[int]:
     chosen = {*range(1, present + _MOST_MORE), 2 * present, 2 * present + 1, 3 * present}
     chosen |= {number + step for number in numbers for step in (-1, 0, 1)}
     least, most = max(1, bounds[0]), min(max(_LARGEST, _TIMES * present + 1), bounds[1])
@@ -62,12 +87,15 @@ def _sizes(name: str, present: int, relations: Collection[sympy.Basic], bounds: 
     )
 
 
-def _changes(relations: Collection[sympy.Basic], tried: Mapping[str, Sequence[int]]) -> Iterator[Point]:
+def _changes(tried: Mapping[str, Sequence[int]]) -> Iterator[Point]:
     yield from ({name: size} for name, several in tried.items() for size in several)
     asked = [name for name, several in tried.items() if len(several) > 1]
     for pair in itertools.combinations(asked, 2):
         short = (tried[name][:_MOST_OF_TWO] for name in pair)
         yield from (dict(zip(pair, sizes, strict=True)) for sizes in itertools.product(*short))
+    if len(asked) > 2:
+        together = zip(*(tried[name] for name in asked), strict=False)
+        yield from (dict(zip(asked, sizes, strict=True)) for sizes in together)
 
 
 def unlike(relations: Collection[sympy.Basic], point: Point) -> list[sympy.Basic]:

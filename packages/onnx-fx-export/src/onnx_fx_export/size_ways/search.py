@@ -9,28 +9,21 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import dataclasses
-import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import sympy
-import torch
 
-from onnx_fx_export.capture.exported_program import capture_example
 from onnx_fx_export.capture.request import CapturedProgram, CaptureRequest
 from onnx_fx_export.capture.strategies import NON_STRICT, SIZE_WAYS
+from onnx_fx_export.size_ways.captures import WAYS_OF_SIZES, CapturedWay, Captures, Convert, count_nodes
+from onnx_fx_export.size_ways.general import general_way, may_be_general
 from onnx_fx_export.size_ways.points import Point, is_alone, meet, points_around, unlike
-from onnx_fx_export.sizes.questions import Sizes, answered, sliced
-from onnx_fx_export.sizes.trial_runs import TrialRuns, calls_at, plain, user_values
-from onnx_fx_export.torch_private import hint_of
 from onnxops_decomp import LoweringError
-from onnxops_decomp.exporting import Example, ONNXProgram, Way, at_sizes, merge_programs
+from onnxops_decomp.exporting import ONNXProgram, Way, merge_programs
 
-__all__ = ["WAYS_OF_SIZES", "WaysOfSizes", "may_have_ways", "other_ways"]
+__all__ = ["for_more_sizes", "may_have_ways"]
 
-#: The stage in which the model is captured at sizes of other answers.
-WAYS_OF_SIZES = "ways of sizes"
 # Programs of more nodes, or with more questions, stay as they are.
 _MOST_NODES, _MOST_QUESTIONS = 2000, 8
 # So many ways are merged. So often the model is captured, and less often where it is large: so many nodes in all.
@@ -41,13 +34,15 @@ _MOST_TRIES, _MOST_REFUSED = 2, 16
 _COMPARED = 5
 # torch takes smaller sizes for special ones.
 _LEAST = 2
-Convert = Callable[[CapturedProgram], ONNXProgram]
 
 
-def other_ways(
+def for_more_sizes(
     request: CaptureRequest, captured: CapturedProgram, program: ONNXProgram, convert: Convert
-) -> WaysOfSizes | None:
-    """Return what looks for the ways that a model goes at the sizes that its program leaves out; None if none is.
+) -> tuple[ONNXProgram, CapturedProgram]:
+    """Return a program that takes sizes which a program leaves out, and what was captured for it.
+
+    It is the same program if none is found: one that was captured with other sizes, if it is right for those of the
+    example too, or what merges programs for several ways, if that is asked for.
 
     Args:
         request: What was captured.
@@ -55,13 +50,14 @@ def other_ways(
         program: Its ONNX program.
         convert: Makes the ONNX program of a captured one.
     """
-    if request.strategy != SIZE_WAYS.name or not may_have_ways(request, captured):
-        return None
-    first = Way.of(program, program)
-    if first is None or not first.conditions:
-        return None
-    search = WaysOfSizes(convert, _Captured(request, captured, first))
-    return search if search.has_other_answers() else None
+    if may_be_general(request, captured) and (general := general_way(request, captured, program, convert)) is not None:
+        return general.way.program, general.captured
+    if request.strategy == SIZE_WAYS.name and may_have_ways(request, captured):
+        first = Way.of(program, program)
+        search = None if first is None else _WaysOfSizes(Captures(convert, CapturedWay(request, captured, first)))
+        if search is not None and search.has_other_answers():
+            return search.merged(), captured
+    return program, captured
 
 
 def may_have_ways(request: CaptureRequest, captured: CapturedProgram) -> bool:
@@ -76,54 +72,24 @@ def may_have_ways(request: CaptureRequest, captured: CapturedProgram) -> bool:
         and captured.strategy in {NON_STRICT.name, SIZE_WAYS.name}
         and request.trial_runs
         and not request.has_dynamic_numbers
-        and _size(captured.program) <= _MOST_NODES
+        and count_nodes(captured.program) <= _MOST_NODES
     )
 
 
-def _size(program: torch.export.ExportedProgram) -> int:
-    modules = (module for module in program.graph_module.modules() if isinstance(module, torch.fx.GraphModule))
-    return sum(len(module.graph.nodes) for module in modules)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Captured:
-    """A way that was captured.
-
-    Attributes:
-        request: What was captured, with its example.
-        captured: The captured program.
-        way: Its ONNX program, with its conditions.
-    """
-
-    request: CaptureRequest
-    captured: CapturedProgram
-    way: Way
-
-    @property
-    def trials(self) -> TrialRuns:
-        """Runs the model and what was captured of it."""
-        return TrialRuns(self.captured.program, self.request.model, self.request.example)
-
-
-class WaysOfSizes:
+class _WaysOfSizes:
     """Looks for the ways that a model goes at sizes of other answers.
 
     Args:
-        convert: Makes the ONNX program of a captured one.
-        first: The way that the example takes.
+        captures: Captures the model again.
     """
 
-    def __init__(self, convert: Convert, first: _Captured) -> None:
-        self._convert, self._first, self._found = convert, first, [first]
-        self._dimensions = first.way.dimensions()
-        values = user_values(first.captured.program)
-        places = {name: several[0] for name, several in self._dimensions.items()}
-        self._present = {name: hint_of(values[leaf].shape[axis]) for name, (leaf, axis) in places.items()}
-        self._bounds = {name: _declared(first.request, several) for name, several in self._dimensions.items()}
-        self._attempts = min(_MOST_ATTEMPTS, _MOST_NODES_IN_ALL // _size(first.captured.program))
-        self._asked = self._relations([first], cuts=False)
+    def __init__(self, captures: Captures) -> None:
+        first = captures.first
+        self._captures, self._first, self._found = captures, first, [first]
+        self._attempts = min(_MOST_ATTEMPTS, _MOST_NODES_IN_ALL // count_nodes(first.captured.program))
+        self._asked = captures.relations([first], cuts=False)
         # Dimensions that fit each other in the example, as a mask and what it masks do, are meant to.
-        self._fitting = [sympy.Eq(*each.args) for each in self._asked if meet(each, self._present)]
+        self._fitting = [sympy.Eq(*each.args) for each in self._asked if meet(each, captures.present)]
         self._refused, self._tries = 0, collections.Counter[tuple[frozenset[sympy.Basic], bool]]()
 
     def has_other_answers(self) -> bool:
@@ -144,7 +110,7 @@ class WaysOfSizes:
             try:
                 return merge_programs(ways, folds_weights=first.way.program.folds_weights)
             except (LoweringError, ValueError):
-                return self._convert(first.captured)
+                return self._captures.convert(first.captured)
 
     def _ways(self) -> list[Way]:
         """Capture the model at sizes that are left out, as long as some are found."""
@@ -154,13 +120,13 @@ class WaysOfSizes:
                     self._found.append(added)
         return [each.way for each in self._found]
 
-    def _next(self, fixes: bool) -> _Captured | None:
+    def _next(self, fixes: bool) -> CapturedWay | None:
         """Return another way; None if none is found.
 
         Args:
             fixes: Whether it is to be one for a single size of a dimension.
         """
-        relations = self._relations(self._found)
+        relations = self._captures.relations(self._found)
         for point in self._around(relations):
             if self._attempts <= 0 or self._refused >= _MOST_REFUSED:
                 return None
@@ -177,14 +143,14 @@ class WaysOfSizes:
                 return found
         return None
 
-    def _at(self, point: Point, fixed: Sequence[tuple[str, ...]]) -> _Captured | None:
+    def _at(self, point: Point, fixed: Sequence[tuple[str, ...]]) -> CapturedWay | None:
         """Return a way that takes a point; None if the model does not, or cannot be captured there.
 
         Args:
             point: The sizes.
             fixed: Groups of dimensions that become static, one after the other.
         """
-        example = self._example(point)
+        example = self._captures.example(point)
         if example is None:
             self._refused += 1
             return None
@@ -192,77 +158,28 @@ class WaysOfSizes:
             self._attempts -= 1
             # Whatever fails leaves the other ways as they are.
             with contextlib.suppress(Exception):
-                found = self._captured(example, names)
+                found = self._captures.captured(example, Way.of, names)
                 if found is not None and found.way.takes(point) and self._is_right(found):
                     return found
         return None
 
-    def _captured(self, example: Example, fixed: tuple[str, ...]) -> _Captured | None:
-        places = {place for name in fixed for place in self._dimensions[name]}
-        request = self._first.request.at(example, places)
-        captured = capture_example(request)
-        way = Way.of(self._convert(captured), self._first.way.program)
-        return None if way is None else _Captured(request, captured, way)
-
-    def _example(self, point: Point) -> Example | None:
-        """Return the example at other sizes; None if the model does not take it."""
-        first, program = self._first, self._first.captured.program
-        sizes = self._symbols(first.captured, point)
-        expected, _ = first.trials.run(sizes, values=_kept)
-        return None if expected is None else next(calls_at(program, first.request.example, sizes, _kept))
-
-    def _is_right(self, chosen: _Captured) -> bool:
+    def _is_right(self, chosen: CapturedWay) -> bool:
         """Tell whether a way gives what the model gives, as far as the model takes the sizes for which it is chosen."""
         before = [each for each in self._found if each is not chosen]
         points = [
             point
-            for point in self._around(self._relations([*before, chosen]))
+            for point in self._around(self._captures.relations([*before, chosen]))
             if chosen.way.takes(point) and not any(each.way.takes(point) for each in before)
         ]
         for point in points[:: max(1, len(points) // _COMPARED)]:
-            expected, right = chosen.trials.run(self._symbols(chosen.captured, point))
+            expected, right = chosen.trials.run(self._captures.symbols(chosen, point))
             if expected is not None and not right:
                 return False
         return True
 
-    # ---- sizes
-
     def _around(self, relations: Sequence[sympy.Basic]) -> list[Point]:
-        points = points_around(relations, self._present, self._bounds)
+        points = points_around(relations, self._captures.present, self._captures.bounds)
         return [point for point in points if not unlike(self._fitting, point)]
-
-    def _names(self, captured: CapturedProgram) -> dict[sympy.Symbol, str]:
-        """Return what the first way calls the symbols of a captured program."""
-        values = user_values(captured.program)
-        places = ((name, place) for name, several in self._dimensions.items() for place in several)
-        found = {plain(values[leaf].shape[axis]): name for name, (leaf, axis) in places}
-        return {symbol: name for symbol, name in found.items() if symbol.is_Symbol}
-
-    def _symbols(self, captured: CapturedProgram, point: Point) -> Mapping[sympy.Symbol, sympy.Integer]:
-        return {symbol: sympy.Integer(point[name]) for symbol, name in self._names(captured).items()}
-
-    def _relations(self, ways: Sequence[_Captured], *, cuts: bool = True) -> list[sympy.Basic]:
-        """Return the answers that the code of the model was given, over symbols that are called as the dimensions.
-
-        Args:
-            ways: The ways of which they are wanted.
-            cuts: Whether what slices took for granted counts as well.
-        """
-        found: dict[sympy.Basic, None] = {}
-        for captured in (each.captured for each in ways):
-            sizes = Sizes.of(captured.program, [{} for _ in user_values(captured.program)])
-            called = {symbol: sympy.Symbol(name, integer=True) for symbol, name in self._names(captured).items()}
-            asked = answered(captured.program, captured.questions or ())
-            if cuts:
-                cut = sliced(captured.program)
-                asked += [each for each in cut if at_sizes(each.relation, sizes.hints) == sympy.true]
-            known = (each.relation for each in sizes.known(asked))
-            found |= dict.fromkeys(each.xreplace(called) for each in known if each.free_symbols <= called.keys())
-        return [*found]
-
-
-def _kept(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor
 
 
 def _alone(point: Point, other: frozenset[sympy.Basic]) -> Iterator[tuple[str, ...]]:
@@ -272,13 +189,3 @@ def _alone(point: Point, other: frozenset[sympy.Basic]) -> Iterator[tuple[str, .
     yield from ((name,) for name in names)
     if len(names) > 1:
         yield tuple(names)
-
-
-def _declared(request: CaptureRequest, places: Sequence[tuple[int, int]]) -> tuple[int, int]:
-    """Return the least and the largest size that is declared of a dimension."""
-    dims = [request.specs[leaf].get(axis) for leaf, axis in places]
-    largest = (getattr(dim, "max", None) for dim in dims)
-    return (
-        max(int(getattr(dim, "min", None) or 0) for dim in dims),
-        min(int(most) if isinstance(most, int) else sys.maxsize for most in largest),
-    )

@@ -41,6 +41,8 @@ _COUNTED = "flat_args"
 _OF_VIEWS = "._base."
 # Comparisons as differences that are at most 0: the sign of left less right, and what is added.
 _ORDERS = {ast.LtE: (1, 0), ast.Lt: (1, 1), ast.GtE: (-1, 0), ast.Gt: (-1, 1)}
+# A difference of more operations stays a condition.
+_MOST_EXPANDED = 100
 _KEY = re.compile(r"\['([^']*)'\]|\[(\d+)\]|\.(\w+)")
 
 
@@ -279,10 +281,13 @@ def _says_something(text: str) -> bool:
     tree = parsed_size(text)
     if not isinstance(tree, ast.Compare):
         return not isinstance(tree, ast.Constant) and text != "True"
+    if not isinstance(tree.ops[0], ast.Eq) or len(tree.ops) > 1:
+        return True
     symbols = {name: dimension_symbol(name) for name in names_in_size(tree)}
     try:
         left, right = (value_of_size(part, symbols) for part in (tree.left, tree.comparators[0]))
     except (TypeError, ZeroDivisionError, ValueError):
         return True
-    same = sympy.expand(left - right) == 0
-    return not (same and len(tree.ops) == 1 and isinstance(tree.ops[0], ast.Eq))
+    difference = sympy.sympify(left - right)
+    # Products of many sums take minutes to expand.
+    return bool(difference.count_ops() > _MOST_EXPANDED or sympy.expand(difference) != 0)

@@ -61,6 +61,8 @@ _RELATIONS: dict[str, tuple[type[sympy.Rel], type[sympy.Rel]]] = {
 }
 # Stands for any large size; a prime, so that no division by a small number comes out even.
 LARGE = 1009
+# One that comes out even for all of them.
+_EVEN = 5040
 # A comparison of more sizes than this keeps its condition without a look at each combination.
 _MOST_SYMBOLS = 4
 _SQUEEZES = frozenset(
@@ -96,7 +98,8 @@ class SizeQuestion:
         symbols = sorted(self.relation.free_symbols, key=str)
         if len(symbols) > _MOST_SYMBOLS:
             return False
-        allowed = [[size for size in (*sizes, LARGE) if size >= smallest.get(symbol, 0)] for symbol in symbols]
+        tried = (*sizes, LARGE, _EVEN)
+        allowed = [[size for size in tried if size >= smallest.get(symbol, 0)] for symbol in symbols]
         points = (dict(zip(symbols, point, strict=True)) for point in itertools.product(*allowed))
         return all(at_sizes(self.relation, point) == sympy.true for point in points)
 

@@ -54,6 +54,8 @@ MOST_LEFT_OUT = 3
 _MOST_NEAR = 33
 _MOST_TRIED = 3
 _MOST_TOGETHER = 3
+# So many small sizes of each are combined.
+_MOST_NUMBERS = 6
 # How many larger sizes contradict a guard.
 _MOST_FAR = 2
 # What torch takes for the least size by itself.
@@ -218,7 +220,12 @@ def _right_for_one(
         if 1 < len(own) <= _MOST_TOGETHER:
             for longest, n in itertools.product(own, range(2, _MOST_NEAR)):
                 near.append([(symbols, n if symbols is longest else 1) for symbols in own])
-            near += [[*zip(own, small, strict=True)] for small in itertools.product((1, 2, 3), repeat=len(own))]
+            # Windows of a number of pixels are one where the image has as many.
+            numbers = sorted(
+                {1, 2, 3, *(int(number) for number in excluded.atoms(sympy.Integer) if 3 < number < _MOST_NEAR)}
+            )
+            several = itertools.product(numbers[:_MOST_NUMBERS], repeat=len(own))
+            near += [[*zip(own, small, strict=True)] for small in several]
         for chosen in near:
             point = {**sizes.hints, **{symbol: n for symbols, n in chosen for symbol in symbols}}
             if at_sizes(excluded, point) == sympy.true and not any(_is_false(other, point) for other in others):

@@ -88,7 +88,9 @@ from onnxops_decomp.exporting.reporting.tool_metadata import (
 )
 from onnxops_decomp.exporting.sizes.assumptions import assumed_conditions
 from onnxops_decomp.exporting.sizes.checks import add_size_checks
+from onnxops_decomp.exporting.sizes.conditions import either_of
 from onnxops_decomp.exporting.sizes.constraints import CONSTRAINTS_KEY, SizeConstraints, warn_of_bounds
+from onnxops_decomp.exporting.sizes.deciding import truths
 from onnxops_decomp.exporting.sizes.dimensions import (
     dimension_texts,
     distinct_name,
@@ -299,6 +301,7 @@ __all__ = [
     "dimension_texts",
     "dims_of",
     "distinct_name",
+    "either_of",
     "emit_expression",
     "example_paths",
     "fake_mode_of",
@@ -400,6 +403,7 @@ __all__ = [
     "torch_definition",
     "trace_graph",
     "translation_table",
+    "truths",
     "type_tests",
     "unneeded_nodes",
     "value_of_size",

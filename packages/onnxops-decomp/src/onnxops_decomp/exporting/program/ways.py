@@ -21,7 +21,7 @@ from onnxops_decomp.builder.scope import axis_size, remove_unused
 from onnxops_decomp.exporting.calls.interface import Output
 from onnxops_decomp.exporting.finish.weights import DeduplicateInitializers, restore_duplicates
 from onnxops_decomp.exporting.program.onnx_program import ONNXProgram
-from onnxops_decomp.exporting.sizes.conditions import holds_for_each_size
+from onnxops_decomp.exporting.sizes.conditions import either_of
 from onnxops_decomp.exporting.sizes.constraints import SizeConstraints
 from onnxops_decomp.exporting.sizes.dimensions import renamed_text
 from onnxops_decomp.exporting.sizes.expressions import condition_holds, names_in_size, parsed_size, size, unevaluated
@@ -54,6 +54,18 @@ class Way:
     @classmethod
     def of(cls, program: ONNXProgram, first: ONNXProgram) -> Way | None:
         """Return a program as a way beside the first one; None if one model cannot hold both."""
+        way = cls.alone(program, first)
+        known = {text for _, _, text in _dimensions(first.model.graph)}
+        if way is None or program.model.functions or not all(_is_computable(text, known) for text in way.conditions):
+            return None
+        return way
+
+    @classmethod
+    def alone(cls, program: ONNXProgram, first: ONNXProgram) -> Way | None:
+        """Return a program that may stand in place of the first one, also where no graph can compute its conditions.
+
+        None if it has other inputs or outputs, changes state, or its conditions cannot be told.
+        """
         if not _is_plain(program) or not _are_alike(program, first):
             return None
         names: dict[str, str] = {}
@@ -68,9 +80,6 @@ class Way:
                 if isinstance(own_dim, int) and not isinstance(dim, int):
                     fixed[str(dim.value)] = own_dim
         texts = [*(renamed_text(text, names) for text in program.constraints.conditions), *equal]
-        known = {text for _, _, text in _dimensions(first.model.graph)}
-        if not all(_is_computable(text, known) for text in texts):
-            return None
         return cls(program, tuple(dict.fromkeys(texts)), names, fixed)
 
     def dimensions(self) -> dict[str, list[tuple[int, int]]]:
@@ -116,7 +125,7 @@ def merge_programs(ways: Sequence[Way], *, folds_weights: bool = True) -> ONNXPr
             graph.opset_imports.setdefault(domain, version)
     if folds_weights:
         DeduplicateInitializers()(model)
-    first.constraints = SizeConstraints([*common, *_either(own)], first.constraints.places, simple=True)
+    first.constraints = SizeConstraints([*common, *either_of(own)], first.constraints.places, simple=True)
     first.constraints.record(model)
     return first
 
@@ -127,7 +136,7 @@ def merge_programs(ways: Sequence[Way], *, folds_weights: bool = True) -> ONNXPr
 def _is_plain(program: ONNXProgram) -> bool:
     """Tell whether a program does nothing but to compute its outputs, at sizes that can be told."""
     interface, graph = program._interface, program.model.graph
-    changes = program.state or program.initial_state or program.written_inputs or program.model.functions
+    changes = program.state or program.initial_state or program.written_inputs
     computed = all(value.producer() is not None and value.type is not None for value in graph.outputs)
     return not changes and not interface.numbers and not program.constraints.unread and computed
 
@@ -219,14 +228,6 @@ def _is_integer(tree: ast.expr) -> bool:
 
 
 # ---- what the ways say together
-
-
-def _either(own: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield what has to hold for one of the ways at least, if that is not so for all sizes."""
-    parts = [[f"({text})" if " or " in text else text for text in texts] for texts in own]
-    text = " or ".join(f"({' and '.join(each)})" if len(each) > 1 else "".join(each) for each in parts)
-    if all(own) and not holds_for_each_size(text):
-        yield text
 
 
 def _common_outputs(ways: Sequence[Way]) -> list[ir.Value]:

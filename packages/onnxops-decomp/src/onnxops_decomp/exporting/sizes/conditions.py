@@ -16,7 +16,7 @@ import sympy
 from onnxops_decomp.exporting.sizes.deciding import deciding_points, deciding_sizes, first_other, holds_within, truths
 from onnxops_decomp.exporting.sizes.expressions import condition_holds, names_in_size, parsed_size, symbolic_size
 
-__all__ = ["holds_for_each_size", "simplified"]
+__all__ = ["either_of", "holds_for_each_size", "simplified"]
 
 _MOST_PERIODS = 64
 _FLIPPED: dict[type, type] = {ast.Lt: ast.Gt, ast.LtE: ast.GtE, ast.Gt: ast.Lt, ast.GtE: ast.LtE}
@@ -42,6 +42,20 @@ def holds_for_each_size(text: str) -> bool:
     names = names_in_size(tree)
     sizes = deciding_sizes([tree]) if len(names) == 1 else None
     return sizes is not None and all(truths(tree, {min(names): [size for size in sizes if size >= 0]}))
+
+
+def either_of(alternatives: Sequence[Sequence[str]]) -> list[str]:
+    """Return what has to hold for all conditions of one of several alternatives to hold.
+
+    Args:
+        alternatives: For each its conditions.
+
+    Returns:
+        One condition, or none if one of the alternatives holds for all sizes, as far as that can be told.
+    """
+    parts = [[f"({text})" if " or " in text else text for text in texts] for texts in alternatives]
+    text = " or ".join(f"({' and '.join(each)})" if len(each) > 1 else "".join(each) for each in parts)
+    return [text] if all(alternatives) and not holds_for_each_size(text) else []
 
 
 def simplified(texts: Iterable[str]) -> list[str]:

@@ -1,0 +1,174 @@
+"""A program that does what a model does at sizes of other answers too takes these, without a condition in the graph."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from onnx_fx_export import InvalidArgumentError, export
+from onnx_fx_export.size_ways import general
+
+SEQUENCE = ({0: "batch", 1: "length"},)
+IMAGE = ({0: "batch", 1: "height", 2: "width"},)
+
+
+class Model(nn.Module):
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.function = function
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.function(self.linear, x)
+
+
+def padded(linear: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    length = x.shape[1]
+    rest = (8 - length % 8) % 8
+    if rest > 0:
+        x = F.pad(x, (0, 0, 0, rest))
+    return linear(x.reshape(x.shape[0], -1, 8, 4)).cumsum(2).flatten(1, 2)[:, :length]
+
+
+def padded_by_a_ceiling(linear: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """Local attention's pad: the question is one about a fraction."""
+    length = x.shape[1]
+    windows = length / 8
+    if not windows.is_integer():
+        x = F.pad(x, (0, 0, 0, math.ceil(windows) * 8 - length))
+    return linear(x.reshape(x.shape[0], -1, 8, 4)).cumsum(2).flatten(1, 2)[:, :length]
+
+
+def cut_to_windows(linear: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    if x.shape[1] % 8:
+        x = x[:, : x.shape[1] // 8 * 8]
+    return linear(x.unfold(1, 8, 8).transpose(2, 3)).amax((1, 2))
+
+
+def looking_back(linear: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    batch, length, width = x.shape
+    rest = -length % 4
+    if rest:
+        x = torch.cat([x, x.new_zeros(batch, rest, width)], 1)
+    windows = x.reshape(batch, -1, 4, width)
+    before = F.pad(windows, (0, 0, 0, 0, 1, 0), value=-1.0)[:, :-1]
+    seen = torch.cat([before, windows], 2)
+    weights = (linear(windows) @ seen.transpose(2, 3)).softmax(-1)
+    return (weights @ seen).reshape(batch, -1, width)[:, :length]
+
+
+def of_an_image(linear: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    height, width = x.shape[1:3]
+    if height % 4 != 0:
+        x = F.pad(x, (0, 0, 0, 0, 0, 4 - height % 4))
+    if width % 6 != 0:
+        x = F.pad(x, (0, 0, 0, 6 - width % 6))
+    windows = linear(x).unfold(1, 4, 4).unfold(2, 6, 6)
+    return windows.sum((-1, -2))
+
+
+def run(function: Callable[..., Any], example: Sequence[int], others: Sequence[Sequence[int]]) -> Any:
+    model = Model(function).eval()
+    declared = SEQUENCE if len(example) == 2 else IMAGE
+    program = export(model, (torch.randn(*example, 4),), dynamic_shapes=declared)
+    for sizes in (example, *others):
+        x = torch.randn(*sizes, 4)
+        torch.testing.assert_close(program(x), model(x))
+    return program
+
+
+@pytest.mark.parametrize("length", [16, 22])
+@pytest.mark.parametrize("function", [padded, padded_by_a_ceiling, cut_to_windows, looking_back])
+def test_padding_that_may_be_none_needs_no_condition(function: Callable[..., Any], length: int) -> None:
+    program = run(function, (2, length), [(3, 8), (2, 24), (1, 31), (2, 80), (3, 17), (2, 205)])
+
+    assert "If" not in [node.op_type for node in program.model.graph]
+    assert program.capture_strategy == "non-strict"
+
+
+@pytest.mark.parametrize("example", [(2, 8, 12), (2, 8, 13), (2, 9, 13)])
+def test_each_dimension_may_need_padding(example: Sequence[int]) -> None:
+    run(of_an_image, example, [(1, 9, 12), (3, 8, 17), (2, 10, 10), (1, 12, 18), (3, 4, 6), (2, 3, 5)])
+
+
+def with_other_values(linear: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    length = x.shape[1]
+    if length % 8 == 0:
+        return linear(x.clamp(max=50.0))
+    return linear(F.pad(x, (0, 0, 0, 8 - length % 8)))[:, :length]
+
+
+def with_more_padding(linear: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    rest = x.shape[1] % 8
+    if rest > 0:
+        x = F.pad(x, (0, 0, 8 - rest, 0))
+    return linear(x).softmax(1)
+
+
+@pytest.mark.parametrize("length", [16, 22])
+@pytest.mark.parametrize("function", [with_other_values, with_more_padding])
+def test_ways_that_differ_keep_their_condition(function: Callable[..., Any], length: int) -> None:
+    """Two forms agree on usual numbers alone; where nothing is missing, the other one would pad by a whole window."""
+    program = run(function, (2, length), [(3, length + 8)])
+
+    with pytest.raises(InvalidArgumentError, match=r"was captured for .*% 8"):
+        program(torch.randn(2, 38 - length, 4))
+
+
+def asking_more(linear: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    length = x.shape[1]
+    if length % 8 == 0:
+        return linear(x) * 2 if length > 100 else linear(x)
+    return linear(F.pad(x, (0, 0, 0, 8 - length % 8)))[:, :length]
+
+
+@pytest.mark.parametrize("length", [16, 22])
+def test_what_only_the_other_way_asks_stays_a_condition(length: int) -> None:
+    program = run(asking_more, (2, length), [(3, 40), (2, 21), (1, 101), (2, 96)])
+
+    with pytest.raises(InvalidArgumentError, match="100"):
+        program(torch.randn(2, 104, 4))
+
+
+def test_one_way_may_be_refused_by_the_model() -> None:
+    def whole(linear: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        if x.shape[1] % 8:
+            raise ValueError("not whole")
+        return linear(x)
+
+    program = run(whole, (2, 16), [(3, 40)])
+    with pytest.raises(InvalidArgumentError, match="% 8 == 0"):
+        program(torch.randn(2, 17, 4))
+
+
+@pytest.mark.parametrize("options", [{"strategy": "non-strict"}, {"trial_runs": False}])
+def test_nothing_is_looked_for_that_is_not_compared(options: dict[str, Any]) -> None:
+    program = export(Model(padded).eval(), (torch.randn(2, 16, 4),), dynamic_shapes=SEQUENCE, **options)
+
+    assert "ways of sizes" not in program.timings
+    with pytest.raises(InvalidArgumentError, match="% 8 == 0"):
+        program(torch.randn(2, 17, 4))
+
+
+def test_large_programs_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(general, "_MOST_NODES", 0)
+    program = export(Model(padded).eval(), (torch.randn(2, 16, 4),), dynamic_shapes=SEQUENCE)
+
+    assert "ways of sizes" not in program.timings
+
+
+def test_a_slice_that_keeps_all_is_no_condition() -> None:
+    """``8 * (n // 8) < n`` held for 2, 3 and a prime, and was taken for a condition, which the example contradicted."""
+
+    def windows(linear: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        batch, length, width = x.shape
+        return linear(x.view(batch, length // 8, 8, width)).reshape(batch, -1, width)[:, :length]
+
+    run(windows, (2, 16), [(3, 8), (2, 40)])
