@@ -84,8 +84,27 @@ def run(function: Callable[..., Any], example: Sequence[int], others: Sequence[S
     return program
 
 
+def padded_by_what_is_missing(linear: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """Swin's pad, which would be a whole window where nothing is missing."""
+    if x.shape[1] % 8 != 0:
+        x = F.pad(x, (0, 0, 0, 8 - x.shape[1] % 8))
+    return linear(x.reshape(x.shape[0], -1, 8, 4)).amax(1)
+
+
+def padded_before(linear: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """Nystromformer's pad."""
+    length = x.shape[1]
+    rest = length % 8
+    if rest > 0:
+        x = F.pad(x, (0, 0, 8 - rest, 0), value=1.0)
+    return linear(x.unflatten(1, (-1, 8))).cumsum(2).flatten(1, 2)[:, -length:]
+
+
+PADDED = [padded, padded_by_a_ceiling, cut_to_windows, looking_back, padded_by_what_is_missing, padded_before]
+
+
 @pytest.mark.parametrize("length", [16, 22])
-@pytest.mark.parametrize("function", [padded, padded_by_a_ceiling, cut_to_windows, looking_back])
+@pytest.mark.parametrize("function", PADDED)
 def test_padding_that_may_be_none_needs_no_condition(function: Callable[..., Any], length: int) -> None:
     program = run(function, (2, length), [(3, 8), (2, 24), (1, 31), (2, 80), (3, 17), (2, 205)])
 
@@ -108,7 +127,7 @@ def with_other_values(linear: nn.Module, x: torch.Tensor) -> torch.Tensor:
 def with_more_padding(linear: nn.Module, x: torch.Tensor) -> torch.Tensor:
     rest = x.shape[1] % 8
     if rest > 0:
-        x = F.pad(x, (0, 0, 8 - rest, 0))
+        x = F.pad(x, (0, 0, 9 - rest, 0))
     return linear(x).softmax(1)
 
 
@@ -135,6 +154,17 @@ def test_what_only_the_other_way_asks_stays_a_condition(length: int) -> None:
 
     with pytest.raises(InvalidArgumentError, match="100"):
         program(torch.randn(2, 104, 4))
+
+
+def always_padded(linear: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    length = x.shape[1]
+    x = F.pad(x, (0, 0, 0, 8 - length % 8), value=1.0)
+    return linear(x)[:, 1:] if length % 16 else linear(x)[:, 1:].contiguous()
+
+
+@pytest.mark.parametrize("length", [16, 22])
+def test_what_is_missing_may_be_a_whole_window(length: int) -> None:
+    run(always_padded, (2, length), [(3, 8), (2, 32), (1, 31), (2, 80), (3, 17)])
 
 
 def test_one_way_may_be_refused_by_the_model() -> None:
