@@ -178,6 +178,70 @@ def test_one_way_may_be_refused_by_the_model() -> None:
         program(torch.randn(2, 17, 4))
 
 
+class Positions(nn.Module):
+    """Positions that are learned for one size, which the code asks for, and interpolated for others."""
+
+    def __init__(self, factor: float = 1.0) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.positions = nn.Parameter(torch.randn(1, 8, 4, 4))
+        self.factor = factor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        height, width = x.shape[-2:]
+        if height * width == 16 and height == width:
+            return x + self.positions * self.factor
+        return x + F.interpolate(self.positions, size=(height, width), mode="bicubic")
+
+
+MAP = ({0: "batch", 2: "height", 3: "width"},)
+
+
+@pytest.mark.parametrize("size", [(4, 4), (6, 5)])
+def test_one_size_may_have_a_way_of_its_own(size: tuple[int, int]) -> None:
+    model = Positions().eval()
+    program = export(model, (torch.randn(2, 8, *size),), dynamic_shapes=MAP)
+
+    for batch, height, width in ((1, 4, 4), (3, 4, 4), (2, 4, 7), (1, 12, 6), (3, 6, 5)):
+        x = torch.randn(batch, 8, height, width)
+        torch.testing.assert_close(program(x), model(x), atol=1e-5, rtol=1e-5)
+
+
+def test_a_way_of_one_size_that_differs_is_refused_there() -> None:
+    model = Positions(1.01).eval()
+    program = export(model, (torch.randn(2, 8, 6, 5),), dynamic_shapes=MAP)
+
+    with pytest.raises(InvalidArgumentError, match="height \\* width != 16"):
+        program(torch.randn(2, 8, 4, 4))
+
+
+class StoredMask(nn.Module):
+    """SwinIR's mask, which is stored for the size of its training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.size = (8, 8)
+        self.register_buffer("mask", self.made(8, 8))
+
+    def made(self, height: int, width: int) -> torch.Tensor:
+        rows, columns = (torch.arange(size) >= size - 2 for size in (height, width))
+        return (rows[:, None] * 2 + columns).float()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        size = (x.shape[-2], x.shape[-1])
+        return x.roll((1, 2), (-2, -1)) + (self.mask if size == self.size else self.made(*size))
+
+
+@pytest.mark.parametrize("size", [(8, 8), (6, 5)])
+def test_a_pair_of_sizes_may_have_a_way_of_its_own(size: tuple[int, int]) -> None:
+    model = StoredMask().eval()
+    program = export(model, (torch.randn(2, 4, *size),), dynamic_shapes=MAP)
+
+    for height, width in ((8, 8), (8, 12), (12, 8), (7, 3)):
+        x = torch.randn(3, 4, height, width)
+        torch.testing.assert_close(program(x), model(x))
+
+
 @pytest.mark.parametrize("options", [{"strategy": "non-strict"}, {"trial_runs": False}])
 def test_nothing_is_looked_for_that_is_not_compared(options: dict[str, Any]) -> None:
     program = export(Model(padded).eval(), (torch.randn(2, 16, 4),), dynamic_shapes=SEQUENCE, **options)

@@ -36,7 +36,7 @@ from onnx_fx_export.lower.convert import ConversionOptions, ModelNames, convert
 from onnx_fx_export.size_ways.search import for_more_sizes, may_have_ways
 from onnx_fx_export.sizes.dimension_names import name_output_axes
 from onnx_fx_export.sizes.facts import SizeFacts
-from onnx_fx_export.torch_private import shared_bounds, whole_bounds
+from onnx_fx_export.sizes.torch_private import shared_bounds, short_divisions, whole_bounds
 from onnx_fx_export.torchscript import export_through_torchscript, fall_back
 from onnxops_core.exporting import conversion_settings, warn_user
 from onnxops_decomp.exporting import (
@@ -94,7 +94,7 @@ class ExportRequest:
             OnnxExporterError: If one of them fails.
         """
         given, reference = self.given, self._reference()
-        with record.stage("capture"), whole_bounds(), shared_bounds():
+        with record.stage("capture"), _arithmetic():
             # Trial runs, which compare the model and what was captured of it, are a stage inside this one.
             captured = self.captured(record.stage)
             record.captured = captured.program
@@ -210,7 +210,7 @@ class ExportRequest:
             with conversion_settings():
                 return self.converted(dataclasses.replace(captured, found=found), reference)
 
-        with whole_bounds(), shared_bounds():
+        with _arithmetic():
             program, found = for_more_sizes(request, captured.found, result, convert)
         return program, dataclasses.replace(captured, found=found)
 
@@ -225,7 +225,7 @@ class ExportRequest:
 
     @contextlib.contextmanager
     def _converting(self, record: ExportRecord) -> Iterator[None]:
-        with record.stage("convert"), conversion_settings(), whole_bounds(), shared_bounds(), record.profiled():
+        with record.stage("convert"), conversion_settings(), _arithmetic(), record.profiled():
             yield
 
     def _finish(self, result: ONNXProgram, captured: Captured) -> None:
@@ -258,6 +258,13 @@ class ExportRequest:
             return lambda: Reference.of(self.model.module())
         found = Reference.of(self.model)
         return lambda: found
+
+
+@contextlib.contextmanager
+def _arithmetic() -> Iterator[None]:
+    """Compute with sizes as torch does, without its errors and where it takes long."""
+    with whole_bounds(), shared_bounds(), short_divisions():
+        yield
 
 
 @dataclasses.dataclass(frozen=True)

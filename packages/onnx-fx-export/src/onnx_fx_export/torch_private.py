@@ -45,11 +45,8 @@ from torch.utils._python_dispatch import (
     _disable_current_modes,
     _get_current_dispatch_mode_stack,
 )
-from torch.utils._sympy import value_ranges
 from torch.utils._sympy.functions import CeilToInt, FloorDiv, FloorToInt, RoundToInt, ToFloat, TruncToFloat, TruncToInt
-from torch.utils._sympy.interp import _run_sympy_handler
 from torch.utils._sympy.printers import PythonPrinter
-from torch.utils._sympy.value_ranges import SymPyValueRangeAnalysis, ValueRanges
 
 import onnxops_core
 import onnxops_decomp
@@ -89,12 +86,10 @@ __all__ = [
     "records_modes",
     "replacements_of",
     "scan",
-    "shared_bounds",
     "size_of_inputs",
     "sizes_unlike_0_and_1",
     "transforms_left",
     "undecided_condition",
-    "whole_bounds",
     "without_partial_graphs",
 ]
 
@@ -512,47 +507,6 @@ def transforms_left() -> Iterator[None]:
     finally:
         if levels.get_dynamic_layer_stack_depth() > depth:
             levels.pop_dynamic_layer_stack_and_undo_to_depth(depth)
-
-
-def whole_bounds() -> AbstractContextManager[None]:
-    """Let the bounds of numbers that were cut off be integers (``SymPyValueRangeAnalysis.trunc_to_int``).
-
-    torch 2.15 leaves the bound 0.0 as it is, and fails where it divides such a number.
-    """
-
-    def trunc_to_int(a: Any, dtype: Any) -> Any:
-        found = original(SymPyValueRangeAnalysis, "trunc_to_int")(a, dtype)
-        bounds = (sympy.Integer(int(b)) if isinstance(b, sympy.Float) else b for b in (found.lower, found.upper))
-        return ValueRanges(*bounds)
-
-    return replaced([(SymPyValueRangeAnalysis, "trunc_to_int", trunc_to_int)])
-
-
-def shared_bounds() -> AbstractContextManager[None]:
-    """Find the bounds of each part of an expression once (``sympy_interp`` of ``bound_sympy``).
-
-    The sizes of a model are computed from one another, and torch asks for the bounds of each of them and of their
-    differences anew, from the sizes of the inputs on.
-    """
-    known: dict[frozenset[tuple[sympy.Basic, Any]], dict[sympy.Basic, Any]] = {}
-    plain = original(value_ranges, "sympy_interp")
-
-    def bounds(analysis: Any, env: Mapping[Any, Any], expr: sympy.Basic, **options: Any) -> Any:
-        if analysis is not SymPyValueRangeAnalysis or "index_dtype" in options:
-            return plain(analysis, env, expr, **options)
-        of_symbols = frozenset((symbol, env.get(symbol)) for symbol in expr.free_symbols)
-        found = known.setdefault(of_symbols, {})
-
-        def of_part(part: sympy.Basic) -> Any:
-            if not part.args:
-                return plain(analysis, env, part, **options)
-            if part not in found:
-                found[part] = _run_sympy_handler(analysis, [of_part(argument) for argument in part.args], part)
-            return found[part]
-
-        return of_part(expr)
-
-    return replaced([(value_ranges, "sympy_interp", bounds)])
 
 
 class WithoutEmptyBags(TorchDispatchMode):

@@ -60,22 +60,18 @@ def capture(request: CaptureRequest) -> CapturedProgram:
     if others:
         return others[0]
     first = errors[0]
+    located = first
     if isinstance(first, DynamicShapeError):
         with specializations() as fixed, contextlib.suppress(OnnxExporterError):
             _captured(request, examples[0])
         located = first.at(fixed)
-        larger = None if enlarge else _of_larger_example(request)
+    if not enlarge and (isinstance(first, DynamicShapeError) or first.fixed_a_size):
+        larger = _of_larger_example(request, agrees=isinstance(first, CaptureError))
         if larger is not None:
             return larger
-        raise located from first.__cause__
-    if first.fixed_a_size and not enlarge:
-        larger = _of_larger_example(request)
-        # What was refused may be what the model does at the size of the example alone.
-        if larger is not None and agrees_on_example(larger.program, request):
-            return larger
-    if enlarge:
+    if enlarge and isinstance(first, CaptureError):
         raise CaptureError(f"{first}\n{_ENLARGED}") from first.__cause__
-    raise first
+    raise located from first.__cause__
 
 
 def capture_example(request: CaptureRequest, strategy: str) -> CapturedProgram:
@@ -104,12 +100,20 @@ def _of_broadcast_example(request: CaptureRequest) -> CapturedProgram | None:
     return None
 
 
-def _of_larger_example(request: CaptureRequest) -> CapturedProgram | None:
-    """Capture with all dynamic sizes doubled; None if that fails too, or does not hold for the example."""
+def _of_larger_example(request: CaptureRequest, *, agrees: bool) -> CapturedProgram | None:
+    """Capture with all dynamic sizes doubled; None if that fails too, or is not right for the example.
+
+    What the code does at the sizes of the example alone may be what it does at others.
+
+    Args:
+        request: What is to be captured.
+        agrees: Whether it has to give the model's values on the example, even where its guards hold there.
+    """
     *_, doubled = enlarged(request.example, request.specs)
     with contextlib.suppress(OnnxExporterError):
         captured = _captured(request, doubled)
-        if holds_for_example(captured.program, request.example, request.specs):
+        holds = not agrees and holds_for_example(captured.program, request.example, request.specs)
+        if holds or agrees_on_example(captured.program, request):
             return captured
     return None
 

@@ -47,7 +47,7 @@ def _small_points(numbers: Mapping[str, Collection[int]], captures: Captures) ->
     """Yield sizes that are all small ones, at which computed ones may be 1."""
     if len(numbers) > 1:
         own = {name: range(max(_LEAST, captures.bounds[name][0]), captures.present[name]) for name in numbers}
-        chosen = [sorted({*numbers[name]} & {*own[name]})[:_SMALL] for name in numbers]
+        chosen = [sorted({*numbers[name]} & {*own[name]})[:_SMALL] or [captures.present[name]] for name in numbers]
         for sizes in itertools.product(*chosen):
             yield {**captures.present, **dict(zip(numbers, sizes, strict=True))}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import itertools
 from collections.abc import Sequence
@@ -69,15 +70,23 @@ def follows(text: str, others: Sequence[str]) -> bool:
     names = tuple(sorted(set().union(*map(_names, (text, *others)))))
     if len(names) not in _ANY:
         return False
-    given = functools.reduce(np.logical_and, (_truths(other, names) for other in others), np.True_)
-    return bool(np.all(_truths(text, names) | ~given))
+    numbers = {number + step for each in (text, *others) for number in _numbers(each) for step in (-1, 0, 1)}
+    sizes = tuple(sorted({*_ANY[len(names)], *(number for number in numbers if number > 1)}))
+    given = functools.reduce(np.logical_and, (_truths(other, names, sizes) for other in others), np.True_)
+    return bool(np.all(_truths(text, names, sizes) | ~given))
 
 
 @functools.lru_cache(maxsize=1024)
-def _truths(text: str, names: tuple[str, ...]) -> Any:
+def _truths(text: str, names: tuple[str, ...], sizes: tuple[int, ...]) -> Any:
     """Tell at all combinations of sizes of some dimensions whether a condition holds."""
-    points = itertools.product(_ANY[len(names)], repeat=len(names))
-    return np.array(held(text, [dict(zip(names, sizes, strict=True)) for sizes in points]))
+    points = itertools.product(sizes, repeat=len(names))
+    return np.array(held(text, [dict(zip(names, point, strict=True)) for point in points]))
+
+
+def _numbers(text: str) -> set[int]:
+    tree = parsed_size(text)
+    nodes = [] if tree is None else ast.walk(tree)
+    return {node.value for node in nodes if isinstance(node, ast.Constant) and type(node.value) is int}
 
 
 def alternatives(own: Sequence[str], others: Sequence[str]) -> list[str]:

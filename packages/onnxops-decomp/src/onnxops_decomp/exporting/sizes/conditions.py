@@ -33,15 +33,21 @@ _SIGNS: dict[type, str] = {ast.Eq: "==", ast.NotEq: "!=", ast.GtE: ">=", ast.LtE
 
 
 def holds_for_each_size(text: str) -> bool:
-    """Tell whether a condition holds for all sizes of one dimension, as trying sizes shows; False if they do not.
+    """Tell whether a condition holds for all sizes of one or two dimensions, as trying sizes shows.
 
     It is made of sums and products of integers, remainders and quotients by numbers, and comparisons of these, so that
-    what it says repeats itself from some size on.
+    what it says repeats itself from some size on. False where that is not so.
     """
     tree = _tree(text)
-    names = names_in_size(tree)
-    sizes = deciding_sizes([tree]) if len(names) == 1 else None
-    return sizes is not None and all(truths(tree, {min(names): [size for size in sizes if size >= 0]}))
+    names = sorted(names_in_size(tree))
+    if len(names) == 1:
+        sizes = deciding_sizes([tree])
+        return sizes is not None and all(truths(tree, {names[0]: [size for size in sizes if size >= 0]}))
+    sizes = deciding_points([tree]) if len(names) == 2 else None
+    if sizes is None:
+        return False
+    first, second = zip(*itertools.product(sizes, repeat=2), strict=True)
+    return all(truths(tree, {names[0]: first, names[1]: second}))
 
 
 def either_of(alternatives: Sequence[Sequence[str]]) -> list[str]:
