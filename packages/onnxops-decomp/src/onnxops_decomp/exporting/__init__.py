@@ -177,6 +177,7 @@ from onnxops_decomp.graph.whole_calls import WholeCalls, keep_calls, kept_whole,
 from onnxops_decomp.graph.whole_operators import grouped_mm_form
 from onnxops_decomp.lowerings.scripted import ScriptFunction
 from onnxops_decomp.passes import FoldBatchNormalization
+from onnxops_decomp.passes.matching import nodes_in
 from onnxops_decomp.runtimes.onnxruntime.divided_products import DivideWideProducts
 from onnxops_decomp.runtimes.onnxruntime.fusions import FuseSkipNormalization
 from onnxops_decomp.runtimes.onnxruntime.kernel_gaps import installed_release
@@ -195,6 +196,7 @@ from onnxops_decomp.torch_private import (
     plain_fake,
     real_tensors,
     trace_graph,
+    unwatched,
 )
 
 __all__ = [
@@ -356,6 +358,7 @@ __all__ = [
     "needed_state",
     "needs_functionalization",
     "normalized_shapes",
+    "nodes_in",
     "not_given",
     "note_gradients",
     "number_as_size",
@@ -406,6 +409,7 @@ __all__ = [
     "truths",
     "type_tests",
     "unneeded_nodes",
+    "unwatched",
     "value_of_size",
     "verify_program",
     "warn_of_bounds",

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxops_decomp.passes.derived import DerivedTensor
-from onnxops_decomp.passes.matching import operand, sole_user
+from onnxops_decomp.passes.matching import nodes_in, operand, sole_user
 
 __all__ = ["FoldBatchNormalization"]
 
@@ -31,7 +31,7 @@ class FoldBatchNormalization(ir.passes.InPlacePass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Run the pass on the main graph and its subgraphs."""
         modified = False
-        for node in list(model.graph.all_nodes()):
+        for node in nodes_in(model.graph):
             if node.op_type in _SCALED and node.domain == "":
                 modified |= self._fold(model.graph, node)
         return ir.passes.PassResult(model, modified)

@@ -14,6 +14,7 @@ __all__ = [
     "dims",
     "drop_unused_weights",
     "hand_through",
+    "nodes_in",
     "operand",
     "other_operand",
     "producer",
@@ -22,6 +23,21 @@ __all__ = [
     "sole_user",
     "sweep",
 ]
+
+
+def nodes_in(graph: ir.Graph) -> list[ir.Node]:
+    """Return the nodes of a graph and of the graphs inside it, as ``all_nodes`` does at several times the cost."""
+    found: list[ir.Node] = []
+    for node in graph:
+        found.append(node)
+        # Most nodes have no attribute or one.
+        for attribute in node.attributes.data.values():
+            if attribute.type is ir.AttributeType.GRAPH and attribute.value is not None:
+                found += nodes_in(attribute.value)
+            elif attribute.type is ir.AttributeType.GRAPHS and attribute.value is not None:
+                for inner in attribute.value:
+                    found += nodes_in(inner)
+    return found
 
 
 def producer(value: ir.Value | None, op_type: str) -> ir.Node | None:

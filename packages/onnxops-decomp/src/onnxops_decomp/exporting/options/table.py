@@ -175,7 +175,7 @@ def option_refusal(path: ExportPath, given: Mapping[str, Any]) -> str | None:
     """
     for name, value in given.items():
         option = OPTIONS[name]
-        if path in option.refused and option.asks(value):
+        if option.refused and path in option.refused and option.asks(value):
             return f"{name}={_shown(value)} is refused: {option.refused[path]}."
     return None
 

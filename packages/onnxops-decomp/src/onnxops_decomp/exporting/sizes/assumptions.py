@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import onnx_ir as ir
 
@@ -33,17 +33,37 @@ def assumed_conditions(model: ir.Model, *, divisions: bool = False) -> list[str]
     }
     found: dict[str, None] = {}
     for node in model.graph if known else ():
-        divided = _of_division(node) if divisions else ()
-        for text in (*_of_table(node), *_of_broadcast(node), *_of_product(node), *_of_steps(node), *divided):
+        for text in _assumed(node, divisions):
             tree = parsed_size(text)
             if tree is not None and (names := names_in_size(tree)) and names <= known:
                 found.setdefault(text)
     return list(found)
 
 
+def _assumed(node: ir.Node, divisions: bool) -> Iterable[str]:
+    """Return what a node needs of sizes, also of those that are no names of inputs."""
+    kind = node.op_type
+    if has_trait(kind, Trait.BROADCASTS, node.domain):
+        return _of_broadcast(node, 1)
+    if kind not in _NEEDING or node.domain:
+        return ()
+    match kind:
+        case "Gather":
+            return _of_table(node)
+        case "MatMul":
+            # Those that meet are the axes before the matrices.
+            return (*_of_broadcast(node, 3), *_of_product(node))
+        case "DepthToSpace" | "Reshape":
+            return _of_division(node) if divisions else ()
+        case _:
+            return _of_steps(node)
+
+
+_RECURRENCES = ("GRU", "LSTM", "RNN")
+_NEEDING = frozenset(("DepthToSpace", "Gather", "MatMul", "Reshape", *_RECURRENCES))
+
+
 def _of_table(node: ir.Node) -> Iterator[str]:
-    if node.op_type != "Gather" or node.domain:
-        return
     data, indices = node.inputs
     if data is None or indices is None or data.shape is None:
         return
@@ -85,13 +105,13 @@ def _text(dim: object) -> str | None:
     return str(dim) if isinstance(dim, int) else dim.value if isinstance(dim, ir.SymbolicDim) else None
 
 
-def _of_broadcast(node: ir.Node) -> Iterator[str]:
-    """Yield which sizes meet: what follows from the result's is right for those alone that give these."""
-    products = node.op_type == "MatMul" and not node.domain
-    if not products and not has_trait(node.op_type, Trait.BROADCASTS, node.domain):
-        return
-    # Of a product these are the axes before the matrices.
-    first = 3 if products else 1
+def _of_broadcast(node: ir.Node, first: int) -> Iterator[str]:
+    """Yield which sizes meet: what follows from the result's is right for those alone that give these.
+
+    Args:
+        node: The node.
+        first: The first axis that is broadcast, counted from the last one.
+    """
     present = [value.shape for value in node.inputs if value is not None and value.shape is not None]
     result = node.outputs[0].shape
     for axis in range(first, max(map(len, present)) + 1 if len(present) > 1 else 0):
@@ -106,8 +126,6 @@ def _of_broadcast(node: ir.Node) -> Iterator[str]:
 
 
 def _of_product(node: ir.Node) -> Iterator[str]:
-    if node.op_type != "MatMul" or node.domain:
-        return
     left, right = (value.shape if value is not None else None for value in node.inputs)
     if left and right:
         inner, other = _text(left[-1]), _text(right[-2 if len(right) > 1 else -1])
@@ -117,7 +135,7 @@ def _of_product(node: ir.Node) -> Iterator[str]:
 
 def _of_steps(node: ir.Node) -> Iterator[str]:
     """Yield that a recurrence has steps, as torch asks of it, and what ONNX Runtime ends the process without: rows."""
-    if node.op_type not in ("GRU", "LSTM", "RNN") or node.domain or node.inputs[0] is None:
+    if node.inputs[0] is None:
         return
     needed = 1 if node.op_type == "RNN" else 2
     for dim in (node.inputs[0].shape or ())[:needed]:
@@ -127,8 +145,6 @@ def _of_steps(node: ir.Node) -> Iterator[str]:
 
 def _of_division(node: ir.Node) -> Iterator[str]:
     """Yield that a size is a multiple, where a node that keeps all elements has a quotient among its dimensions."""
-    if node.op_type not in ("DepthToSpace", "Reshape") or node.domain:
-        return
     given, made = node.inputs[0], node.outputs[0]
     before, after = (value.shape if value is not None else None for value in (given, made))
     if before is None or after is None:

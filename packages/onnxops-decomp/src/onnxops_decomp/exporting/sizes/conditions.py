@@ -106,7 +106,7 @@ def _without_implied(texts: Sequence[str]) -> list[str]:
     """Leave out what follows from the other conditions on the same dimension, the longest first."""
     by_name: dict[str, list[str]] = {}
     for text in texts:
-        names = names_in_size(_tree(text))
+        names = set(names_in_size(_tree(text)))
         if len(names) == 1:
             by_name.setdefault(names.pop(), []).append(text)
     implied = {text for text in texts if _alternatives(text) & {*texts} - {text}}

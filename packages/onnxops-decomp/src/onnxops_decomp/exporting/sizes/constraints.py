@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -152,7 +153,7 @@ def warn_of_bounds(constraints: SizeConstraints, declared: Iterable[str]) -> Non
     Warns:
         UserWarning: If there are some.
     """
-    bounds = [tree for text in declared if (tree := parsed_size(text)) is not None]
+    bounds = tuple(tree for text in declared if (tree := parsed_size(text)) is not None)
     places = constraints.places
     found = [
         f"{text} (at {places[text]})" if text in places else text
@@ -180,7 +181,9 @@ def _listed(conditions: Sequence[str]) -> str:
     return "; ".join([*(text for text in conditions if text in shortest), *rest])
 
 
-def _leaves_out(text: str, bounds: Sequence[ast.expr], is_placed: bool) -> bool:
+# Most models have the same few conditions.
+@functools.lru_cache(maxsize=1024)
+def _leaves_out(text: str, bounds: tuple[ast.expr, ...], is_placed: bool) -> bool:
     """Tell whether a condition does not hold for some size that is declared.
 
     Size 1, and several dimensions, count where the line is known that needs the condition, and several also

@@ -59,7 +59,7 @@ def dimension_texts(declared: Iterable[str]) -> dict[str, str]:
 
 def _is_expression(text: str, names: Collection[str]) -> bool:
     tree = parsed_size(text)
-    used = set[str]() if tree is None else names_in_size(tree)
+    used = frozenset[str]() if tree is None else names_in_size(tree)
     return bool(used) and (used <= {*names} or _is_derived(text))
 
 

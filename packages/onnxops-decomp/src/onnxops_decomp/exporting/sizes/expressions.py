@@ -149,10 +149,12 @@ def _is_known(node: ast.AST) -> bool:
     return isinstance(node, _STRUCTURE) or type(node) in _OPERATORS
 
 
-def names_in_size(tree: ast.expr) -> set[str]:
+@functools.lru_cache(maxsize=4096)
+def names_in_size(tree: ast.expr) -> frozenset[str]:
     """Return the names that an expression uses."""
-    functions = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in functions}
+    nodes = [*ast.walk(tree)]
+    functions = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
+    return frozenset(node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in functions)
 
 
 def value_of_size(node: ast.AST, values: Mapping[str, Any]) -> Any:

@@ -7,7 +7,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from types import FrameType, ModuleType
+from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -42,8 +42,10 @@ def helpers_of(homes: Sequence[ModuleType]) -> list[ModuleType]:
 
     Code that computes sizes is often shared by models, and stands in a file that defines none of their classes.
     """
-    functions = [value for home in homes for value in vars(home).values() if inspect.isfunction(value)]
-    names = dict.fromkeys(inspect.unwrap(function).__module__ for function in functions)
+    functions = [value for home in homes for value in vars(home).values() if type(value) is FunctionType]
+    names = dict.fromkeys(
+        [(inspect.unwrap(each) if "__wrapped__" in each.__dict__ else each).__module__ for each in functions]
+    )
     return [home for home in modules_named(names) if home not in homes]
 
 

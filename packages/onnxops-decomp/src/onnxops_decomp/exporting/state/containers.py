@@ -37,6 +37,7 @@ __all__ = [
     "Sequential",
     "key_text",
     "mutable_results",
+    "same",
     "with_replaced",
 ]
 
@@ -429,6 +430,23 @@ def with_replaced(value: Any, given: Mapping[int, Any]) -> Any:
 def key_text(key: Any) -> str:
     """Return how a path names a key: by its text, or its class where the text says no more than an address."""
     return type(key).__name__ if " at 0x" in (text := str(key)) else text
+
+
+def same(before: Any, after: Any) -> bool:
+    """Tell whether two values are the same to a program that does not change them in place."""
+    if before is after:
+        return True
+    if type(before) is not type(after):
+        return False
+    if isinstance(before, ATOMS):
+        return bool(before == after) or before != before
+    if isinstance(before, types.MethodType | torch.Size | range | slice):
+        return bool(before == after)
+    if isinstance(before, dict):
+        return before.keys() == after.keys() and all(same(before[key], after[key]) for key in before)
+    if isinstance(before, list | tuple | collections.deque):
+        return len(before) == len(after) and all(map(same, before, after))
+    return bool(before == after) if isinstance(before, set | frozenset) else False
 
 
 def _is_same_value(now: Any, before: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -18,7 +19,10 @@ __all__ = ["KeptContents", "restored_contents"]
 
 _SETS_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 # Functions that write to an operand and have no name that says so.
-_WRITERS = ("__setitem__", "batch_norm", "instance_norm", "fake_quant", "multi_tensor", "_foreach")
+_WRITERS = re.compile("__setitem__|batch_norm|instance_norm|fake_quant|multi_tensor|_foreach")
+
+# Those of them that write to what they are given only if an argument is true, which all forms of them have at a place.
+_TRAINING, _PLACE = {"batch_norm": "training", "instance_norm": "use_input_stats"}, 5
 
 
 class KeptContents(TorchFunctionMode):
@@ -61,7 +65,7 @@ class KeptContents(TorchFunctionMode):
         writes = self._writers.get(func)
         if writes is None:
             writes = self._writers[func] = _may_write(func)
-        if writes or "out" in kwargs:
+        if (writes and not _only_normalizes(func, args, kwargs)) or "out" in kwargs:
             for leaf in pytree.tree_leaves((args, kwargs)):
                 if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided and not is_without_data(leaf):
                     self._keep(leaf.untyped_storage())
@@ -137,13 +141,21 @@ class _Copies:
                 storage.copy_(copy)
 
 
+def _only_normalizes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Tell whether a call normalizes with statistics that it is given, which it writes to in training only."""
+    name = _TRAINING.get(getattr(func, "__name__", ""))
+    if name is None:
+        return False
+    return (args[_PLACE] if len(args) > _PLACE else kwargs.get(name)) is False
+
+
 def _may_write(func: Any) -> bool:
     """Tell whether a function may write to what it is given: operators say so, nearly all, and names of others do."""
     name = str(getattr(func, "__name__", func))
-    if any(part in name for part in _WRITERS):
+    if _WRITERS.search(name):
         return True
     if isinstance(func, torch._ops.OpOverload):
         return func._schema.is_mutable
     if isinstance(func, torch._ops.OpOverloadPacket):
         return any(getattr(func, overload)._schema.is_mutable for overload in func.overloads())
-    return name.endswith("_") and (not name.startswith("__") or name.startswith("__i"))
+    return name.endswith("_") and (not name.startswith("__") or name.startswith("__i")) and name != "requires_grad_"

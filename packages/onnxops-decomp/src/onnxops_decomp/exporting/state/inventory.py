@@ -51,11 +51,12 @@ from onnxops_decomp.exporting.state.containers import (
     Sequential,
     key_text,
     mutable_results,
+    same,
 )
 from onnxops_decomp.exporting.state.library_objects import GLOBAL_GENERATORS, RESTORABLE, Replayed, is_iterator
 from onnxops_decomp.exporting.state.reached_code import reached_functions
 
-__all__ = ["Change", "Inventory", "is_library", "kept_inventory", "same"]
+__all__ = ["Change", "Inventory", "is_library", "kept_inventory"]
 
 _OWN_OF_MODULES = frozenset(vars(torch.nn.Module())) - {"training"}
 _REGISTRIES = ("_parameters", "_buffers")
@@ -134,7 +135,7 @@ class Inventory:
         self._kept: list[Any] = []
         self._namespaces: dict[int, _Namespace] = {}
         self._iterators: dict[int, Replayed] = {}
-        self._ways: dict[type, _Way | None] = {}
+        self._ways = dict(_KNOWN_WAYS)
         self._waiting: list[tuple[str, Any, Any]] = [
             ("", model, None),
             *((*g, None) for g in GLOBAL_GENERATORS.items()),
@@ -553,23 +554,6 @@ def kept_inventory(model: Any, inventory: Inventory | None = None) -> Iterator[I
             inventory.restore()
 
 
-def same(before: Any, after: Any) -> bool:
-    """Tell whether two values are the same to a program that does not change them in place."""
-    if before is after:
-        return True
-    if type(before) is not type(after):
-        return False
-    if isinstance(before, ATOMS):
-        return bool(before == after) or before != before
-    if isinstance(before, types.MethodType | torch.Size | range | slice):
-        return bool(before == after)
-    if isinstance(before, dict):
-        return before.keys() == after.keys() and all(same(before[key], after[key]) for key in before)
-    if isinstance(before, list | tuple | collections.deque):
-        return len(before) == len(after) and all(map(same, before, after))
-    return bool(before == after) if isinstance(before, set | frozenset) else False
-
-
 def _is_internal(target: Any, name: Any) -> bool:
     """Tell whether an attribute is what torch keeps in a module for itself."""
     if not isinstance(target, torch.nn.Module):
@@ -597,3 +581,10 @@ def _is_near(value: Any, namespace: dict[str, Any]) -> bool:
 def _is_installed(module: str | None) -> bool:
     # Not kept by name: another file may have been imported under it since.
     return "site-packages" in (getattr(sys.modules.get(module or ""), "__file__", None) or "")
+
+
+# Nearly all that models hold are of these classes.
+_KNOWN_WAYS = {
+    kind: _way_of(kind)
+    for kind in (*(set, list, dict, tuple, type), *(torch.Tensor, torch.nn.Parameter), *FUNCTIONS, *RESTORABLE)
+}

@@ -91,12 +91,12 @@ def is_iterator(kind: type) -> bool:
 
 def contents_of(value: Any) -> Any:
     """Return what an object holds, as a value that can be compared."""
-    return _kind(value)[0](value)
+    return _kind(type(value))[0](value)
 
 
 def restore_contents(value: Any, contents: Any) -> None:
     """Let an object hold what it did when :func:`contents_of` gave these contents."""
-    _kind(value)[1](value, contents)
+    _kind(type(value))[1](value, contents)
 
 
 def memory_of(value: Any) -> tuple[int, int]:
@@ -110,8 +110,8 @@ def memory_of(value: Any) -> tuple[int, int]:
     return value.ctypes.data, value.ctypes.data + value.nbytes
 
 
-def _kind(value: Any) -> tuple[Callable[[Any], Any], Callable[[Any, Any], None]]:
-    return next(pair for kind, pair in _KINDS.items() if isinstance(value, kind))
+def _kind(kind: type) -> tuple[Callable[[Any], Any], Callable[[Any, Any], None]]:
+    return _KINDS.get(kind) or next(pair for base, pair in _KINDS.items() if issubclass(kind, base))
 
 
 class _Array(NamedTuple):
@@ -162,13 +162,29 @@ def _write_stream(target: Any, contents: tuple[Any, int]) -> None:
     target.seek(contents[1])
 
 
+def _read_random(target: random.Random) -> Any:
+    """Return the state of a generator, of Python's own with its hundreds of numbers as bytes."""
+    state = target.getstate()
+    if type(target) is not random.Random:
+        return state
+    version, numbers, normal = state
+    return version, array.array("L", numbers).tobytes(), normal
+
+
+def _write_random(target: random.Random, contents: Any) -> None:
+    if type(target) is random.Random:
+        version, data, normal = contents
+        contents = version, tuple(array.array("L", data)), normal
+    target.setstate(contents)
+
+
 def _write_bit_generator(target: Any, contents: Any) -> None:
     target.state = _thawed(contents)
 
 
 _KINDS: dict[type, tuple[Callable[[Any], Any], Callable[[Any, Any], None]]] = {
     Replayed: (lambda x: x.position, lambda x, position: setattr(x, "position", position)),
-    random.Random: (lambda x: x.getstate(), lambda x, state: x.setstate(state)),
+    random.Random: (_read_random, _write_random),
     np.random.Generator: (
         lambda x: _frozen(x.bit_generator.state),
         lambda x, state: _write_bit_generator(x.bit_generator, state),

@@ -23,6 +23,8 @@ def needed_state(
             but their own next value depends on them.
     """
     changed = {name: pair for name, pair in state.items() if pair[0] is not None and pair[0] is not pair[1]}
+    if not changed:
+        return set()
     seen: set[ir.Value] = set()
     _ancestors(outputs, seen)
     needed = {name for name in own if name in changed and _reaches(*changed[name])}

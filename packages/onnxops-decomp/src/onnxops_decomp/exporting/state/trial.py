@@ -15,9 +15,10 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from onnxops_decomp.exporting.state.containers import same
 from onnxops_decomp.exporting.state.contents import KeptContents
 from onnxops_decomp.exporting.state.gradients import gradient_mode
-from onnxops_decomp.exporting.state.inventory import Change, Inventory, same
+from onnxops_decomp.exporting.state.inventory import Change, Inventory
 from onnxops_decomp.torch_private import Computations, fake_mode_of, is_without_data
 
 __all__ = ["are_close", "equal_results", "lasting", "lasting_in_copies", "other_leaves", "results_of"]

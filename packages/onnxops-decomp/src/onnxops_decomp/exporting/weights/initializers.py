@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy.typing as npt
 import onnx_ir as ir
@@ -108,6 +108,8 @@ def _integers(tensor: torch.Tensor) -> npt.NDArray[Any]:
 
 def has_data(tensor: ir.TensorProtocol) -> bool:
     """Tell whether a tensor has contents; the weights of a model that was never allocated have none."""
-    if isinstance(tensor, ComputedTensor):
-        return all(has_data(source) for source in tensor.sources)
-    return not isinstance(tensor, ir.tensor_adapters.TorchTensor) or not is_without_data(tensor.raw)
+    # To ask whether it is an instance takes long where there are protocols among the bases.
+    kinds = type(tensor).__mro__
+    if ComputedTensor in kinds:
+        return all(map(has_data, cast(ComputedTensor, tensor).sources))
+    return ir.tensor_adapters.TorchTensor not in kinds or not is_without_data(tensor.raw)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxops_decomp.passes.matching import hand_through, operand, producer
+from onnxops_decomp.passes.matching import hand_through, nodes_in, operand, producer
 
 __all__ = ["KeepFloatWeights"]
 
@@ -29,7 +29,7 @@ class KeepFloatWeights(ir.passes.InPlacePass):
         modified = False
         for graph in (model.graph, *(function.graph for function in model.functions.values())):
             opset = graph.opset_imports.get("", model.opset_imports.get("", 0))
-            for node in list(graph.all_nodes()):
+            for node in nodes_in(graph):
                 if node.domain == "" and node.op_type in _WEIGHTED and _is_dequantized(operand(node, 0)):
                     weight = operand(node, _WEIGHTED[node.op_type])
                     if _is_float_constant(weight) or (opset < _ROUND_OPSET and _is_constant(weight)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from onnxops_decomp.passes.matching import hand_through, operand, producer, sole_user
+from onnxops_decomp.passes.matching import hand_through, nodes_in, operand, producer, sole_user
 
 __all__ = ["KeepPaddingApart"]
 
@@ -31,7 +31,7 @@ class KeepPaddingApart(ir.passes.InPlacePass):
         modified = False
         for graph in (model.graph, *(function.graph for function in model.functions.values())):
             opset = graph.opset_imports.get("", model.opset_imports.get("", 0))
-            for node in list(graph.all_nodes()):
+            for node in nodes_in(graph):
                 pooled = node.op_type == "MaxPool" or (node.op_type == "AveragePool" and opset >= _DILATIONS_OPSET)
                 pad = _padding_of(node) if pooled and node.domain == "" else None
                 if pad is not None and _is_zeros(pad):
