@@ -15,27 +15,29 @@ Handler = Callable[[ConversionContext, Any, Sequence[Any]], Any]
 Test = Callable[[ConversionContext, Any, Sequence[Any]], bool]
 
 
-def _always(context: ConversionContext, node: Any, args: Sequence[Any]) -> bool:
-    return True
-
-
 class Row(NamedTuple):
     """One row of the table.
 
     Attributes:
-        kinds: The kinds of nodes that it is for; None for all of them.
+        kinds: The kinds of nodes that it is for, or the start of these; None for all of them.
         convert: Converts a call.
-        takes: Tells whether the row is for a call of such a kind.
+        takes: Tells whether the row is for a call of such a kind; None if it is for all.
         is_noted: Whether the nodes that the handler writes are noted to come from this call.
     """
 
-    kinds: Collection[str] | None
+    kinds: Collection[str] | str | None
     convert: Handler
-    takes: Test = _always
+    takes: Test | None = None
     is_noted: bool = True
 
+    def is_for(self, kind: str) -> bool:
+        """Tell whether the row may be for nodes of a kind."""
+        if isinstance(self.kinds, str):
+            return kind.startswith(self.kinds)
+        return self.kinds is None or kind in self.kinds
 
-def rows(handlers: Mapping[str, Handler], takes: Test = _always) -> tuple[Row, ...]:
+
+def rows(handlers: Mapping[str, Handler], takes: Test | None = None) -> tuple[Row, ...]:
     """Return a row for each kind."""
     return tuple(Row((kind,), handler, takes) for kind, handler in handlers.items())
 

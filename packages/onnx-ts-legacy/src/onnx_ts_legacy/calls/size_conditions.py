@@ -38,8 +38,11 @@ _VIEWS = frozenset(
 _SQUEEZES = frozenset(("aten::squeeze", "aten::squeeze_", "aten::squeeze_copy"))
 # They give a number where their operand has one row.
 _SQUEEZED_RESULTS = frozenset(("aten::corrcoef", "aten::cov"))
+SQUEEZING = _SQUEEZES | _SQUEEZED_RESULTS
+"""The kinds of nodes for which :func:`squeeze_conditions` may give some."""
 
 __all__ = [
+    "SQUEEZING",
     "chunk_conditions",
     "decided_conditions",
     "power_conditions",
@@ -199,7 +202,8 @@ def with_known_sizes(context: ConversionContext, tensor: Any) -> Any:
         return tensor
     metadata, read = context.metadata, set[int]()
     for axis, size in enumerate(tensor.fake.shape):
-        least = None if isinstance(size, int) else _at_zeros(metadata, size)
+        # A symbol alone is never negative.
+        least = None if isinstance(size, int) or size.node.expr.is_Symbol else _at_zeros(metadata, size)
         if least is None or least >= 0:
             continue
         if _is_inside(context):
@@ -212,6 +216,8 @@ def with_known_sizes(context: ConversionContext, tensor: Any) -> Any:
 def _at_zeros(metadata: Metadata, size: torch.SymInt) -> int | None:
     """Return what a size would be by its expression if the declared ones were 0; None if others are in it."""
     expression = size.node.expr
+    if expression.is_Symbol:
+        return 0 if expression in metadata.declared_symbols() else None
     zeros = dict.fromkeys(metadata.declared_symbols(), 0)
     value = at_sizes(expression, zeros) if expression.free_symbols <= zeros.keys() else None
     return int(value) if isinstance(value, sympy.Integer) else None
@@ -261,8 +267,6 @@ def power_conditions(context: ConversionContext, node: Any, number: TensorForm) 
 
 def squeeze_conditions(metadata: Metadata, node: Any, args: Sequence[Any]) -> list[str]:
     """Return on which sizes it depends that a dimension may be squeezed: the rank of the model's result is fixed.
-
-    None for calls that squeeze nothing.
 
     Raises:
         DynamicDimensionError: If it is 1 in the example, which would have another rank than the model's result.

@@ -18,6 +18,7 @@ from onnx_ts_legacy.calls.rows import Handler, Row
 from onnx_ts_legacy.calls.scalar_operators import SCALAR_ROWS
 from onnx_ts_legacy.calls.sequences import PIECES, counted_pieces, is_cut_at_run_time, list_of_pieces
 from onnx_ts_legacy.calls.size_conditions import (
+    SQUEEZING,
     chunk_conditions,
     power_conditions,
     squeeze_conditions,
@@ -70,7 +71,10 @@ def convert_node(context: ConversionContext, node: Any, args: Sequence[Any]) -> 
 
 
 def _found(rows: Sequence[Row], context: ConversionContext, node: Any, args: Sequence[Any]) -> Row:
-    return next(row for row in rows if row.takes(context, node, args))
+    for row in rows:
+        if row.takes is None or row.takes(context, node, args):
+            return row
+    raise AssertionError("The last row takes all calls.")
 
 
 def _origin(context: ConversionContext, node: Any, kind: str) -> dict[str, str]:
@@ -149,16 +153,16 @@ def _convert_symbolic(context: ConversionContext, node: Any, args: Sequence[Any]
 # ---- values that are not known
 
 
-_UNREADABLE = (Poison, Maybe)
+_UNREADABLE = frozenset((Poison, Maybe))
 
 
 def _is_unreadable(context: ConversionContext, node: Any, args: Sequence[Any]) -> bool:
-    return any(isinstance(arg, _UNREADABLE) for arg in args)
+    return any(map(_UNREADABLE.__contains__, map(type, args)))
 
 
 def _convert_unreadable(context: ConversionContext, node: Any, args: Sequence[Any]) -> Any:
     """Hand on a text that is not known; other such values cannot be read."""
-    unreadable = next(arg for arg in args if isinstance(arg, _UNREADABLE))
+    unreadable = next(arg for arg in args if type(arg) in _UNREADABLE)
     if isinstance(unreadable, Maybe):
         raise ScriptValueError("The program uses a value that may be None, depending on what is computed at run time.")
     if node.outputsSize() == 1 and node.output().type().kind() == "StringType":
@@ -212,7 +216,8 @@ def _convert_operator(context: ConversionContext, node: Any, args: Sequence[Any]
         if (pieces := counted_pieces(context, overload, args, count, source_line(node))) is not None:
             return pieces
     bound, keyword = split_arguments(overload, args)
-    context.conditions.update(dict.fromkeys(squeeze_conditions(context.metadata, node, bound), ""))
+    if kind in SQUEEZING:
+        context.conditions.update(dict.fromkeys(squeeze_conditions(context.metadata, node, bound), ""))
     if kind in ("aten::chunk", "aten::unsafe_chunk"):
         context.conditions.update(dict.fromkeys(chunk_conditions(context.metadata, bound), source_line(node)))
     context.metadata.taken.clear()
@@ -266,4 +271,4 @@ _TABLE: tuple[Row, ...] = (
 @functools.cache
 def _rows(kind: str, table: tuple[Row, ...] = _TABLE) -> tuple[Row, ...]:
     """Return the rows that may take nodes of a kind."""
-    return tuple(row for row in table if row.kinds is None or kind in row.kinds)
+    return tuple(row for row in table if row.is_for(kind))

@@ -22,6 +22,8 @@ from onnxops_decomp import LoweringError
 
 __all__ = ["connect"]
 
+_HALVES = (torch.float16, torch.bfloat16)
+
 
 def connect(context: ConversionContext) -> None:
     """Give a new context the ways back into the conversion."""
@@ -85,13 +87,12 @@ def _check_autocast(node: Any, result: Any) -> None:
     """
     if not node.kind().startswith("aten::"):
         return
-    count = node.outputsSize()
-    for place, value in zip(range(count), (result if count > 1 else [result]) or (), strict=False):
-        if not isinstance(value, Tensor) or value.fake.dtype != torch.float32:
+    for place, value in enumerate((result if node.outputsSize() > 1 else (result,)) or ()):
+        if not isinstance(value, Tensor):
             continue
         kind = node.outputsAt(place).type()
         traced = kind.dtype() if kind.kind() == "TensorType" else None
-        if traced in (torch.float16, torch.bfloat16):
+        if traced in _HALVES and value.fake.dtype == torch.float32:
             raise LoweringError(
                 f"it gives {traced} under torch.autocast, which casts inside it, and float32 in the trace; call "
                 "the operators that it consists of, cast its operands, or use onnx-fx-export"

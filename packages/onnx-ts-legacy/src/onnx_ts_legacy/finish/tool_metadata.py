@@ -8,7 +8,15 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
-from onnxops_decomp.exporting import Metadata, class_name, scope_keys, stamp_nodes, stamp_values, without_metadata
+from onnxops_decomp.exporting import (
+    Metadata,
+    class_name,
+    nodes_in,
+    scope_keys,
+    stamp_nodes,
+    stamp_values,
+    without_metadata,
+)
 
 __all__ = ["apply_metadata"]
 
@@ -46,10 +54,11 @@ def _complete_paths(converted: ir.Model, classes: Mapping[str, str]) -> None:
         parts = path.split(".")
         short = ".".join(part for end, part in enumerate(parts, 1) if ".".join(parts[:end]) in classes)
         full.setdefault(short, []).append(path)
-    for node in converted.graph.all_nodes():
-        found = full.get(node.metadata_props.get("onnxops.module", ""), [])
-        if len(found) == 1 and found[0]:
-            node.metadata_props["onnxops.module"] = found[0]
+    renamed = {short: path for short, (path, *others) in full.items() if path != short and not others}
+    for node in nodes_in(converted.graph) if renamed else ():
+        found = renamed.get(node.metadata_props.get("onnxops.module", ""))
+        if found is not None:
+            node.metadata_props["onnxops.module"] = found
 
 
 def _keys(node: ir.Node, classes: Mapping[str, str]) -> dict[str, str]:

@@ -48,13 +48,16 @@ _FIXED_PARAMETERS: dict[str, tuple[float, dict[torch.dtype, int]]] = {
 
 
 def _takes_quantized(context: ConversionContext, node: Any, args: Sequence[Any]) -> bool:
-    return any(_holds_quantized(arg) for arg in args)
+    # Each node is asked.
+    for arg in args:
+        kind = type(arg)
+        if kind is Quantized or (kind is ListRef and _holds_quantized(arg)):
+            return True
+    return False
 
 
-def _holds_quantized(arg: Any) -> bool:
-    if isinstance(arg, ListRef):
-        return isinstance(arg.state, tuple) and any(isinstance(item, Quantized) for item in arg.state)
-    return isinstance(arg, Quantized)
+def _holds_quantized(arg: ListRef) -> bool:
+    return isinstance(arg.state, tuple) and any(isinstance(item, Quantized) for item in arg.state)
 
 
 def _quantize_per_tensor(context: ConversionContext, node: Any, args: Sequence[Any]) -> Any:
@@ -88,10 +91,6 @@ def _with_same_parameters(context: ConversionContext, node: Any, args: Sequence[
     floats = [in_floats(context, arg) for arg in args]
     result = context.convert_call(node, node.kind().removesuffix("_"), floats)
     return _map(result, lambda t: quantize(context, t, like.dtype, like.scale, like.zero_point, like.axis))
-
-
-def _is_refused(kind: str, args: Sequence[Any]) -> bool:
-    return kind.startswith("aten::quantized_") or (kind.startswith("aten::") and any(map(_holds_quantized, args)))
 
 
 def _refuse(context: ConversionContext, node: Any, args: Sequence[Any]) -> Any:
@@ -171,10 +170,11 @@ QUANTIZED_ROWS: tuple[Row, ...] = (
         }
     ),
     Row(RECURRENT, convert_recurrent),
-    Row(None, _convert_module, lambda context, node, args: node.kind().startswith("quantized::")),
+    Row("quantized::", _convert_module),
     *rows({kind: of_operands(query) for kind, query in _QUERIES.items()}, _takes_quantized),
     Row(_FORM_QUESTIONS, _ask_floats, _takes_quantized),
     Row(_FIXED_PARAMETERS, _with_fixed_parameters, _takes_quantized),
     Row(_SAME_PARAMETERS, _with_same_parameters, _takes_quantized),
-    Row(None, _refuse, lambda context, node, args: _is_refused(node.kind(), args)),
+    Row("aten::quantized_", _refuse),
+    Row("aten::", _refuse, _takes_quantized),
 )

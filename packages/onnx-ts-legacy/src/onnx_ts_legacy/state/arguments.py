@@ -17,6 +17,8 @@ from onnx_ts_legacy.state.variables import value_of
 __all__ = ["form_of", "frozen", "operand", "split_arguments"]
 
 _RUNTIME_SCALARS = (torch.SymInt, RuntimeBool, RuntimeFloat)
+# Most arguments stand for themselves.
+_PLAIN = frozenset((bool, int, float, str, type(None), torch.dtype))
 
 
 def split_arguments(overload: torch._ops.OpOverload, args: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
@@ -48,6 +50,8 @@ def form_of(context: ConversionContext, arg: Any) -> Any:
     """Return the form of an argument, or what stands for a number known only at run time."""
     if isinstance(arg, Tensor):
         return arg.fake
+    if type(arg) in _PLAIN:
+        return arg
     if isinstance(arg, RuntimeFloat):
         return context.metadata.unknown_float()
     if isinstance(arg, RuntimeBool):
@@ -67,6 +71,8 @@ def operand(context: ConversionContext, arg: Any) -> Any:
     """Return an argument as lowerings take it."""
     if isinstance(arg, Tensor):
         return value_of(context, arg)
+    if type(arg) in _PLAIN:
+        return arg
     if isinstance(arg, list | tuple):
         return [operand(context, item) for item in arg]
     if isinstance(arg, _RUNTIME_SCALARS):

@@ -322,13 +322,14 @@ class Tensor(Mutable):
         Raises:
             ScriptValueError: If several ranks are possible here.
         """
-        if len(self.forms) != 1:
-            ranks = sorted({form.dim() for form in self.forms})
+        forms = self.state[1]
+        if len(forms) != 1:
+            ranks = sorted({form.dim() for form in forms})
             raise ScriptValueError(
                 f"A tensor has rank {' or '.join(map(str, ranks))} here, depending on an earlier condition of the "
                 "program. Test its length first (`if len(x):`), or give it one rank everywhere."
             )
-        return self.forms[0]
+        return forms[0]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
