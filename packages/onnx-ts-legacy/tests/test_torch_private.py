@@ -174,8 +174,7 @@ def test_what_tracing_does_not_record_is_replaced_while_it_runs_and_for_its_thre
         seen.extend(name in vars(torch.Tensor) for name in ("data", "set_"))
         return x.data
 
-    aliases = [private.recorded_aliases(lambda what: TypeError(what)) for _ in range(2)]
-    with private.recording(), aliases[0], aliases[1]:
+    with private.recording(TypeError), private.recording(TypeError):
         graph = private.trace_graph(read, [torch.ones(2)], {})
 
     assert seen == [False, True, True]
@@ -198,7 +197,7 @@ def test_what_another_thread_traces_for_itself_is_as_ever() -> None:
         return x.data
 
     trace()
-    with private.recording(), private.recorded_aliases(lambda what: TypeError(what)):
+    with private.recording(TypeError):
         run_apart(torch.ones(2))
 
     assert seen[0].replace("detach", "") == seen[0]
@@ -212,7 +211,7 @@ def test_a_trace_is_recorded_for_an_export_as_long_as_the_program_runs() -> None
         seen.append(private.traces())
         return x * x.size(0)
 
-    with private.recording():
+    with private.recording(TypeError):
         private.trace_graph(program, [torch.zeros(2)], {})
         assert not private.traces()
     private.trace_graph(program, [torch.zeros(2)], {})
@@ -245,7 +244,7 @@ def test_operators_that_stand_for_nodes_are_recorded_by_whatever_name() -> None:
         first, _ = symbolic_multi_out("A", (x, None), {"a": [1]}, dtypes=[1, 7], shapes=[x.shape, [2]], version=3)
         return symbolic("b::B", (first,), {"b": "c"}, dtype=x.dtype, shape=x.shape, metadata_props={"d": "e"})
 
-    with private.recorded_symbolics():
+    with private.recording(TypeError):
         graph = private.trace_graph(program, [torch.zeros(2)], {})
 
     kinds = [node.kind() for node in graph.nodes()]

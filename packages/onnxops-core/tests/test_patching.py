@@ -7,7 +7,7 @@ import types
 
 import pytest
 
-from onnxops_core.patching import original, replaced, without_replacement
+from onnxops_core.patching import Replacements, original, replaced, without_replacement
 
 
 def usual():
@@ -183,3 +183,101 @@ def test_what_a_program_replaces_between_two_contexts_is_what_the_second_one_res
         assert (math.floor(), original(math, "floor")) == ("usual", of_the_program)
 
     assert math.floor is of_the_program
+
+
+def wrapped(function):
+    return lambda *args: ("mine", function(*args))
+
+
+def test_replacements_that_are_made_once_are_made_anew_where_a_program_replaced_something(monkeypatch):
+    made = []
+
+    def make(function):
+        made.append(function)
+        return wrapped(function)
+
+    usual_floor, usual_ceil = math.floor, math.ceil
+    table = Replacements([(math, "floor", make), (math, "ceil", make)])
+    for _ in range(3):
+        with replaced(table, in_all_threads=True):
+            assert (math.floor(1.5), math.ceil(1.5)) == (("mine", 1), ("mine", 2))
+            assert original(math, "floor") is usual_floor
+    assert made == [usual_floor, usual_ceil]
+
+    monkeypatch.setattr(math, "floor", lambda value: "of the program")
+    with replaced(table, in_all_threads=True):
+        assert math.floor(1.5) == ("mine", "of the program")
+    monkeypatch.undo()
+    with replaced(table, in_all_threads=True):
+        assert math.floor(1.5) == ("mine", 1)
+
+    assert len(made) == 4
+    assert (math.floor, math.ceil) == (usual_floor, usual_ceil)
+
+
+def test_replacements_that_are_made_once_nest_in_themselves_and_in_others():
+    usual_floor = math.floor
+    table = Replacements([(math, "floor", wrapped)])
+    contexts = [replaced(table, in_all_threads=True) for _ in range(2)]
+    other = replaced([(math, "floor", lambda value: "other")])
+
+    contexts[0].__enter__()
+    other.__enter__()
+    contexts[1].__enter__()
+    seen = [math.floor(1.5)]
+    contexts[0].__exit__(None, None, None)
+    seen.append(math.floor(1.5))
+    contexts[1].__exit__(None, None, None)
+    seen.append(math.floor(1.5))
+    other.__exit__(None, None, None)
+
+    assert seen == [("mine", 1), ("mine", 1), "other"]
+    assert math.floor is usual_floor
+
+
+def test_what_is_put_in_a_place_of_a_table_meanwhile_stays(monkeypatch):
+    table = Replacements([(math, "floor", wrapped), (math, "ceil", wrapped)])
+    usual_ceil = math.ceil
+    monkeypatch.setattr(math, "floor", math.floor)  # which it has again at the end
+
+    with replaced(table, in_all_threads=True):
+        math.floor = usual
+        assert math.ceil(1.5) == ("mine", 2)
+    assert (math.floor, math.ceil) == (usual, usual_ceil)
+    with replaced(table, in_all_threads=True):
+        assert original(math, "floor") is usual
+
+
+@pytest.mark.parametrize("in_all_threads", [False, True])
+def test_nothing_is_replaced_where_one_of_several_cannot_be(module, in_all_threads):
+    places = [(module, "function", lambda: "mine"), (int, "__add__", wrapped(int.__add__)), (module, "limit", 2)]
+
+    with pytest.raises(TypeError), replaced(places, in_all_threads=in_all_threads):
+        raise AssertionError
+
+    assert (module.function, module.limit) == (usual, 1)
+    with replaced([(module, "function", lambda: "again")], in_all_threads=in_all_threads):
+        assert module.function() == "again"
+    assert module.function is usual
+
+
+def test_inherited_methods_of_a_table_are_inherited_again_at_the_end():
+    table = Replacements([(Owner, "method", wrapped), (Owner, "make", lambda make: classmethod(lambda cls: 1))])
+    for _ in range(2):
+        with replaced(table, in_all_threads=True):
+            assert (Owner().method(), Owner.make()) == (("mine", "method of Base"), 1)
+        assert "method" not in vars(Owner)
+        assert Owner.make() == "Owner"
+
+
+def test_other_names_of_what_a_table_replaces(module):
+    table = Replacements([(math, "floor", wrapped), (math, "ceil", wrapped)])
+    module.down, module.items = math.floor, []
+
+    with replaced(table, in_all_threads=True):
+        module.up = math.ceil
+    down, up = table.of_other_names(module)
+
+    assert (down[:2], up) == ((module, "down"), (module, "up", module.up))
+    assert (down[2](1.5), up[2](1.5)) == (("mine", 1), ("mine", 2))
+    assert table.of_other_names(types.ModuleType("empty")) == []

@@ -45,7 +45,7 @@ from torch.fx.experimental.symbolic_shapes import (
 from torch.onnx.ops import _symbolic_impl
 
 from onnx_ts_legacy.views_of_calls import einsum_axes, grid_views
-from onnxops_core.exporting import original, replaced, symbolic, symbolic_multi_out, without_replacement
+from onnxops_core.exporting import Replacements, replaced, symbolic, symbolic_multi_out, without_replacement
 
 __all__ = [
     "CHECK",
@@ -67,6 +67,7 @@ __all__ = [
     "hidden_deprecations",
     "inline_calls",
     "insert_casts",
+    "is_any_traced",
     "is_data_dependent",
     "is_of_dynamo",
     "lacks_fake_kernel",
@@ -75,13 +76,10 @@ __all__ = [
     "parse_schema",
     "python_kernels",
     "quiet_fake_tensors",
-    "recorded_aliases",
-    "recorded_symbolics",
     "refuses_argument",
     "refuses_symbols",
     "registered_symbolics",
     "same_storage",
-    "scripting_of_originals",
     "set_at_least_one",
     "shape_as_tensor",
     "shape_env",
@@ -254,7 +252,7 @@ def python_kernels() -> contextlib.AbstractContextManager[Any]:
 def quiet_fake_tensors() -> contextlib.AbstractContextManager[None]:
     """Keep torch from printing what it cannot say about symbols; the caller deals with it."""
     logger = logging.getLogger("torch._subclasses.fake_tensor")
-    return replaced([(logger, "handle", lambda record: None)])
+    return replaced([(logger, "disabled", True)])
 
 
 def overload_of_schema(text: str) -> torch._ops.OpOverload | None:
@@ -370,57 +368,58 @@ def trace_graph(
     return graph
 
 
-def scripting_of_originals() -> contextlib.AbstractContextManager[None]:
-    """Let functions that are scripted while a model is traced call torch's own functions, not what stands in for them.
+@contextlib.contextmanager
+def recording(refused: Callable[[str], Exception]) -> Iterator[None]:
+    """Let this thread record traces for an export in the body, other than those that a program makes for itself.
 
-    (The compiler looks them up by ``torch.jit._builtins._find_builtin`` and ``torch.jit._recursive.try_compile_fn``.)
-    """
-    find: Function = torch.jit._builtins._find_builtin
-    compile_function: Function = torch.jit._recursive.try_compile_fn
+    They hold what tracing does not record otherwise. ``x.data`` and ``copy.deepcopy(x)`` would be constants of the
+    trace, and what is written to ``torch.atleast_2d(x)``, ``torch.einsum("ij->ji", x)`` and grids, views whose schemas
+    do not say so, would be taken out of it, all without a word. (``torch._VF`` is what ``torch.functional`` calls.)
+    ``torch.onnx.ops.symbolic`` and ``symbolic_multi_out``, by whatever names they are called, call the operators of
+    ``torch.onnx.ops._symbolic_impl``, which a trace cannot hold.
 
-    def find_original(fn: Any) -> Any:
-        return find(without_replacement(fn))
-
-    def compile_original(fn: Any, loc: Any) -> Any:
-        return compile_function(without_replacement(fn), loc)
-
-    return replaced(
-        [
-            (torch.jit._builtins, "_find_builtin", find_original),
-            (torch.jit._recursive, "_find_builtin", find_original),
-            (torch.jit._recursive, "try_compile_fn", compile_original),
-        ]
-    )
-
-
-def recorded_aliases(refused: Callable[[str], Exception]) -> contextlib.AbstractContextManager[None]:
-    """Let tracing record what it does not, in the threads that trace.
-
-    Otherwise ``x.data`` and ``copy.deepcopy(x)`` are constants of the trace, and what is written to
-    ``torch.atleast_2d(x)``, ``torch.einsum("ij->ji", x)`` and grids, views whose schemas do not say so, is taken out
-    of it, all without a word.
-    (``torch._VF`` is what ``torch.functional`` calls.)
+    Functions that are scripted meanwhile call torch's own functions, not what stands in for them. (The compiler looks
+    them up by ``torch.jit._builtins._find_builtin`` and ``torch.jit._recursive.try_compile_fn``.)
 
     Args:
         refused: Makes the exception for what a trace cannot hold, given its name.
     """
-    # Each leaves threads alone that record no trace.
-    return replaced(_replacements(refused), in_all_threads=True)
+    before, _recorder.is_this = getattr(_recorder, "is_this", False), True
+    try:
+        with replaced(_replacements(refused), in_all_threads=True):
+            yield
+    finally:
+        _recorder.is_this = before
 
 
-def recorded_symbolics() -> contextlib.AbstractContextManager[None]:
-    """Let tracing record ``torch.onnx.ops.symbolic`` and ``symbolic_multi_out``, by whatever names they are called.
+def _finding_original(usual: Function) -> Function:
+    """Return how the compiler looks up a function, for which another one may stand in."""
 
-    (Both call the operators of ``torch.onnx.ops._symbolic_impl``, which a trace cannot hold.)
-    """
+    @functools.wraps(usual)
+    def find(function: Any, *args: Any) -> Any:
+        return usual(without_replacement(function), *args)
 
+    return find
+
+
+def _single(usual: Function) -> Function:
+    @functools.wraps(usual)
     def single(inputs: Any, op_type: str, dtype: int, *, shape: Any, **given: Any) -> Any:
+        if not _is_recorder():
+            return usual(inputs, op_type, dtype, shape=shape, **given)
         return symbolic(*_described(inputs, op_type, given), dtype=dtype, shape=shape, **given)
 
+    return single
+
+
+def _several(usual: Function) -> Function:
+    @functools.wraps(usual)
     def several(inputs: Any, op_type: str, dtypes: Sequence[int], *, shapes: Any, **given: Any) -> Any:
+        if not _is_recorder():
+            return usual(inputs, op_type, dtypes, shapes=shapes, **given)
         return symbolic_multi_out(*_described(inputs, op_type, given), dtypes=dtypes, shapes=shapes, **given)
 
-    return replaced([(_symbolic_impl, "_symbolic", single), (_symbolic_impl, "_symbolic_multi_out", several)])
+    return several
 
 
 def _described(inputs: Any, op_type: str, given: dict[str, Any]) -> tuple[str, Any, dict[str, Any]]:
@@ -433,28 +432,36 @@ def _described(inputs: Any, op_type: str, given: dict[str, Any]) -> tuple[str, A
     return f"{domain}::{op_type}" if domain else op_type, inputs, attributes
 
 
-def _replacements(refused: Callable[[str], Exception]) -> list[tuple[Any, str, Any]]:
-    found: list[tuple[Any, str, Any]] = [
-        (torch.Tensor, "data", _traced_data(refused)),
-        *((torch.Tensor, name, _left_out(refused, name, original(torch.Tensor, name))) for name in _LEFT_OUT),
-        (torch.Tensor, "__deepcopy__", _traced_copy(original(torch.Tensor, "__deepcopy__"))),
-    ]
-    found.extend((torch._VF, f"atleast_{rank}d", functools.partial(_at_least, rank)) for rank in _AT_LEAST)
-    found.extend((torch._VF, name, stand_in) for name, stand_in in (("einsum", _einsum), ("meshgrid", _meshgrid)))
-    return found
+@functools.cache
+def _replacements(refused: Callable[[str], Exception]) -> Replacements:
+    # Each leaves threads alone that record no trace.
+    return Replacements(
+        [
+            (torch.Tensor, "data", functools.partial(_traced_data, refused)),
+            *((torch.Tensor, name, functools.partial(_left_out, refused, name)) for name in _LEFT_OUT),
+            (torch.Tensor, "__deepcopy__", _traced_copy),
+            *((torch._VF, f"atleast_{rank}d", functools.partial(_rising, rank)) for rank in _AT_LEAST),
+            (torch._VF, "einsum", functools.partial(functools.partial, _einsum)),
+            (torch._VF, "meshgrid", functools.partial(functools.partial, _meshgrid)),
+            (_symbolic_impl, "_symbolic", _single),
+            (_symbolic_impl, "_symbolic_multi_out", _several),
+            (torch.jit._builtins, "_find_builtin", _finding_original),
+            (torch.jit._recursive, "_find_builtin", _finding_original),
+            (torch.jit._recursive, "try_compile_fn", _finding_original),
+        ]
+    )
 
 
 _recorder = threading.local()
 
 
-@contextlib.contextmanager
-def recording() -> Iterator[None]:
-    """Let this thread record traces for an export in the body, other than those that a program makes for itself."""
-    before, _recorder.is_this = getattr(_recorder, "is_this", False), True
-    try:
-        yield
-    finally:
-        _recorder.is_this = before
+def _is_recorder() -> bool:
+    return getattr(_recorder, "is_this", False)
+
+
+def is_any_traced() -> bool:
+    """Tell whether this thread records a trace at all, of which torch has one at a time (``_get_tracing_state``)."""
+    return torch._C._get_tracing_state() is not None
 
 
 def traces() -> bool:
@@ -463,10 +470,7 @@ def traces() -> bool:
 
 
 def rank_of(tensor: torch.Tensor) -> int:
-    """Return the number of dimensions, seen by no mode of torch (``torch._C.DisableTorchFunction``).
-
-    Modes that see all calls of a model cost more than the call.
-    """
+    """Return the number of dimensions, seen by no mode of torch (``torch._C.DisableTorchFunction``)."""
     with torch._C.DisableTorchFunction():
         return tensor.dim()
 
@@ -481,9 +485,7 @@ def traced_graph() -> Any:
     return torch._C._get_tracing_state().graph()
 
 
-def _traced_data(refused: Callable[[str], Exception]) -> property:
-    usual: Any = torch._C.TensorBase.data
-
+def _traced_data(refused: Callable[[str], Exception], usual: Any) -> property:
     def read(self: torch.Tensor) -> torch.Tensor:
         return self.detach() if traces() else usual.__get__(self)
 
@@ -519,9 +521,14 @@ def _traced_copy(usual: Callable[..., torch.Tensor]) -> Function:
 _AT_LEAST: dict[int, tuple[tuple[int, ...], ...]] = {1: ((0,),), 2: ((0, 0), (0,)), 3: ((0, 0, 0), (0, 2), (2,))}
 
 
+def _rising(rank: int, usual: Function) -> Function:
+    def raised(tensors: Any) -> Any:
+        return _at_least(rank, tensors) if traces() else usual(tensors)
+
+    return raised
+
+
 def _at_least(rank: int, tensors: Any) -> Any:
-    if not traces():
-        return getattr(torch._C._VariableFunctions, f"atleast_{rank}d")(tensors)
     if not isinstance(tensors, torch.Tensor):
         return tuple(_at_least(rank, tensor) for tensor in tensors)
     for axis in _AT_LEAST[rank][tensors.dim()] if tensors.dim() < rank else ():
@@ -529,21 +536,21 @@ def _at_least(rank: int, tensors: Any) -> Any:
     return tensors
 
 
-def _einsum(equation: str, operands: Any, **options: Any) -> Any:
+def _einsum(usual: Function, equation: str, operands: Any, **options: Any) -> Any:
     tensors = operands if isinstance(operands, list | tuple) else ()
     axes = einsum_axes(equation, tensors[0].dim()) if len(tensors) == 1 and traces() else None
     if axes is None:
-        return torch._C._VariableFunctions.einsum(equation, operands, **options)  # type: ignore[attr-defined]
+        return usual(equation, operands, **options)
     tensor, (diagonals, order) = tensors[0], axes
     for first, second in diagonals:
         tensor = tensor.diagonal(0, first, second)
     return tensor.permute(order)
 
 
-def _meshgrid(tensors: Any, *, indexing: str = "ij") -> Any:
+def _meshgrid(usual: Function, tensors: Any, *, indexing: str = "ij") -> Any:
     given = list(tensors) if isinstance(tensors, list | tuple) else []
     if not given or not traces() or any(each.dim() > 1 for each in given):
-        return torch._C._VariableFunctions.meshgrid(tensors, indexing=indexing)  # type: ignore[attr-defined]
+        return usual(tensors, indexing=indexing)
     sizes = [each.shape[0] if each.dim() else 1 for each in given]
     return grid_views(given, sizes, indexing, torch.Tensor.view, torch.Tensor.expand)
 

@@ -13,11 +13,12 @@ from onnxops_core.isolation import (
     without_autocast,
     without_collection,
 )
-from onnxops_core.patching import original, replaced, without_replacement
+from onnxops_core.patching import Replacements, original, replaced, without_replacement
 from onnxops_core.symbolic import is_symbolic_overload, symbolic, symbolic_multi_out
 from onnxops_core.user_warnings import warn_user
 
 __all__ = [
+    "Replacements",
     "active_autocasts",
     "as_torch_onnx",
     "conversion_settings",

@@ -3,43 +3,55 @@
 from __future__ import annotations
 
 import builtins
-import contextlib
 import functools
 import inspect
+import logging
 import sys
 import threading
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
+    from contextlib import AbstractContextManager
 
-__all__ = ["original", "replaced", "without_replacement"]
+__all__ = ["Replacements", "original", "replaced", "without_replacement"]
 
+# What a place holds while it has one replacement.
+_Alone = tuple[tuple[int | None, Any]]
 _MISSING: Any = object()
 _DESCRIPTORS = (property, classmethod)
 _lock = threading.RLock()
 
 
 class _Place:
-    """An attribute that is or was replaced; ``replacements`` holds a thread, or None for all, with each value."""
+    """An attribute that is or was replaced; ``replacements`` holds a thread, or None for all, with each value.
+
+    Attributes:
+        names: The attributes that the owner has itself.
+        is_known: Whether it is the one of this attribute among ``_places``.
+    """
 
     def __init__(self, owner: Any, name: str) -> None:
-        self.owner, self.name = owner, name
-        self.own = owner.__dict__.get(name, _MISSING)
+        self.owner, self.name, self.names = owner, name, owner.__dict__
+        # What these are given is theirs without a call.
+        self.is_stored = type(owner) is ModuleType
+        self.is_known = True
+        self.own = self.names.get(name, _MISSING)
         self.usual = _inherited(owner, name) if self.own is _MISSING else self.own
-        is_stored = self.usual is not _MISSING and not _is_computed(owner.__class__, name)
-        if not is_stored:
+        is_found = self.usual is not _MISSING and (self.is_stored or not _is_computed(owner.__class__, name))
+        if not is_found:
             self.usual = getattr(owner, name)
-        self.is_lasting = is_stored and _stays(owner)
+        self.is_lasting = is_found and _stays(owner)
         self.replacements: tuple[tuple[int | None, Any], ...] = ()
         self.installed: Any = _MISSING
         self.dispatching: Any = _MISSING
 
     def is_as_before(self) -> bool:
         """Tell whether what is in place now is what was there when it was made."""
-        own = self.owner.__dict__.get(self.name, _MISSING)
-        return own is self.own and (own is not _MISSING or _inherited(self.owner, self.name) is self.usual)
+        if self.name in self.names:
+            return self.names[self.name] is self.own
+        return self.own is _MISSING and _inherited(self.owner, self.name) is self.usual
 
     def current(self) -> Any:
         """Return what the running thread is to see."""
@@ -51,13 +63,7 @@ class _Place:
     def enter(self, entry: tuple[int | None, Any]) -> None:
         """Let a value take the place of the others, for a thread or for all."""
         self.replacements = (*self.replacements, entry)
-        thread, value = entry
-        if self.installed is _MISSING and (thread is None or not _is_function(value)):
-            # Most are the only one.
-            self.installed = value
-            setattr(self.owner, self.name, value)
-        else:
-            self._install()
+        self._install()
 
     def leave(self, entry: tuple[int | None, Any]) -> None:
         """Take a value away; after the last one, what was there is back."""
@@ -105,11 +111,11 @@ def _inherited(owner: Any, name: str) -> Any:
             if name in base.__dict__:
                 return base.__dict__[name]
         return _MISSING
-    found = _MISSING if type(owner) is ModuleType else inspect.getattr_static(owner, name, _MISSING)
-    if found is _MISSING and isinstance(owner, ModuleType):
-        # What a module does not define it finds among the builtins.
-        return getattr(builtins, name, _MISSING)
-    return found
+    if isinstance(owner, ModuleType):
+        # What a module does not define it finds by a function of its own, or among the builtins.
+        found = getattr(owner, name, _MISSING)
+        return getattr(builtins, name, _MISSING) if found is _MISSING else found
+    return inspect.getattr_static(owner, name, _MISSING)
 
 
 @functools.lru_cache(1024)
@@ -134,8 +140,9 @@ def without_replacement(value: Any) -> Any:
         return next((place.usual for place in _places.values() if place.installed is value), value)
 
 
-@contextlib.contextmanager
-def replaced(replacements: Sequence[tuple[Any, str, Any]], *, in_all_threads: bool = False) -> Iterator[None]:
+def replaced(
+    replacements: Sequence[tuple[Any, str, Any]] | Replacements, *, in_all_threads: bool = False
+) -> AbstractContextManager[None]:
     """Put other functions, properties, class methods or values in place of attributes in the body.
 
     Contexts may nest and may end in any order, in any number of threads: each takes its own replacements away, and the
@@ -147,28 +154,130 @@ def replaced(replacements: Sequence[tuple[Any, str, Any]], *, in_all_threads: bo
         in_all_threads: Whether other threads see functions too, which then cost no more than those that they replace;
             they see values that are not functions in any case.
     """
-    thread = None if in_all_threads else threading.get_ident()
-    entered: list[tuple[_Place, tuple[int | None, Any]]] = []
-    with _lock:
-        for owner, name, value in replacements:
-            key, entry = (id(owner), name), (thread, value)
-            place = _places.get(key)
-            if place is None or not (place.replacements or place.is_as_before()):
-                place = _places[key] = _Place(owner, name)
-            place.enter(entry)
-            entered.append((place, entry))
-    try:
-        yield
-    finally:
+    return _Replaced(replacements, None if in_all_threads else threading.get_ident())
+
+
+class Replacements:
+    """Replacements for :func:`replaced` that many contexts make in turn.
+
+    What takes each place is made once, and anew after someone else has put something else there.
+
+    Args:
+        makers: What has the attribute, its name, and what makes of :func:`original` what takes its place.
+    """
+
+    def __init__(self, makers: Iterable[tuple[Any, str, Callable[[Any], Any]]]) -> None:
+        self._makers = [*makers]
+        self._made: list[tuple[_Place, Any]] = []
+        self._by_id: dict[int, Any] = {}
+
+    def made(self) -> list[tuple[_Place, Any]]:
+        """Return the places, each with what takes it now. To be called with the lock held."""
+        made = self._made or [self._make(*maker) for maker in self._makers]
+        is_new = made is not self._made
+        for index, (place, _) in enumerate(made):
+            owner, name, names = place.owner, place.name, place.names
+            # As _place_of(), with a call for inherited attributes only: there are many places.
+            if place.is_known and (
+                place.replacements
+                or (names[name] is place.own if name in names else getattr(owner, name, _MISSING) is place.usual)
+                or place.is_as_before()
+            ):
+                continue
+            made[index], is_new = self._make(*self._makers[index]), True
+        if is_new:
+            self._made = made
+            self._by_id = {id(key): value for place, value in made for key in (place.usual, value)}
+        return made
+
+    def of_other_names(self, module: ModuleType) -> list[tuple[Any, str, Any]]:
+        """Return replacements for what a module has of this, or of what takes its place, under names of its own."""
         with _lock:
-            for place, entry in reversed(entered):
-                place.leave(entry)
-                if not (place.replacements or place.is_lasting):
-                    del _places[id(place.owner), place.name]
+            self.made()
+        names = vars(module)
+        if self._by_id.keys().isdisjoint(map(id, names.values())):
+            return []
+        return [(module, name, self._by_id[id(v)]) for name, v in [*names.items()] if id(v) in self._by_id]
+
+    def _make(self, owner: Any, name: str, make: Callable[[Any], Any]) -> tuple[_Place, Any]:
+        return _place_of(owner, name), make(original(owner, name))
+
+
+class _Replaced:
+    """See :func:`replaced`."""
+
+    def __init__(self, replacements: Sequence[tuple[Any, str, Any]] | Replacements, thread: int | None) -> None:
+        self._replacements, self._thread = replacements, thread
+        self._entered: Sequence[tuple[_Place, _Alone]] = ()
+
+    def __enter__(self) -> None:
+        given, thread = self._replacements, self._thread
+        with _lock:
+            if isinstance(given, Replacements):
+                found = given.made()
+            else:
+                found = [(_place_of(owner, name), value) for owner, name, value in given]
+            entries = [(place, ((thread, value),)) for place, value in found]
+            index = 0
+            try:
+                for index, (place, alone) in enumerate(entries):  # noqa: B007
+                    if thread is not None or place.replacements:
+                        place.enter(alone[0])
+                        continue
+                    # Most are for all threads, and the only one.
+                    place.replacements = alone
+                    place.installed = value = alone[0][1]
+                    if place.is_stored:
+                        place.names[place.name] = value
+                    else:
+                        setattr(place.owner, place.name, value)
+            except BaseException:
+                reached = entries[: index + 1]
+                _leave([each for each in reached if any(entry is each[1][0] for entry in each[0].replacements)])
+                raise
+        self._entered = entries
+
+    def __exit__(self, *exception: object) -> None:
+        entered, self._entered = self._entered, ()
+        with _lock:
+            _leave(entered)
+
+
+def _place_of(owner: Any, name: str) -> _Place:
+    """Return the place of an attribute, another one than before if someone else has replaced it meanwhile."""
+    key = (id(owner), name)
+    place = _places.get(key)
+    if place is None or not (place.replacements or place.is_as_before()):
+        if place is not None:
+            place.is_known = False
+        place = _places[key] = _Place(owner, name)
+    return place
+
+
+def _leave(entered: Sequence[tuple[_Place, _Alone]]) -> None:
+    """Take replacements away. To be called with the lock held."""
+    for place, alone in entered[::-1]:
+        names, name = place.names, place.name
+        if place.replacements is alone and name in names and names[name] is place.installed:
+            # As leave(), with fewer calls.
+            if place.own is not _MISSING and place.is_stored:
+                names[name] = place.own
+            elif place.own is not _MISSING:
+                setattr(place.owner, name, place.own)
+            else:
+                delattr(place.owner, name)
+            place.replacements, place.installed = (), _MISSING
+        else:
+            place.leave(alone[0])
+        if not (place.replacements or place.is_lasting):
+            place.is_known = False
+            del _places[id(place.owner), name]
 
 
 def _stays(owner: Any) -> bool:
-    """Tell whether a module or class is there as long as the process."""
+    """Tell whether a module, class or logger is there as long as the process."""
+    if isinstance(owner, logging.Logger):
+        return True
     name = owner.__name__ if isinstance(owner, ModuleType) else owner.__module__ if isinstance(owner, type) else ""
     root = name.partition(".")[0]
     return root == "torch" or (root in sys.stdlib_module_names and root != "__main__")

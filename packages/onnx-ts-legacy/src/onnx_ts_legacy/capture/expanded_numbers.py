@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from onnx_ts_legacy import _torch_private as private
+from onnx_ts_legacy.capture.leaves import PLAIN
 from onnx_ts_legacy.capture.truth_values import with_truth_values
 from onnxops_core.exporting import original
 
@@ -43,7 +44,8 @@ def _as_list(name: str, place: int | str, value: Any) -> Any:
 def is_integer(value: Any) -> bool:
     """Tell whether a value is a tensor that torch takes for an integer, as the sizes of a trace are."""
     return (
-        isinstance(value, torch.Tensor)
+        type(value) not in PLAIN
+        and isinstance(value, torch.Tensor)
         and not private.rank_of(value)
         and not (value.is_floating_point() or value.is_complex())
     )
@@ -67,14 +69,16 @@ def _arguments(schema: Any, place: int | str) -> Iterator[Any]:
         yield from [each for each in schema.arguments if not each.kwarg_only][place : place + 1]
 
 
-def expanding_functions() -> list[tuple[Any, str, Any]]:
-    """Return replacements of what torch's functions in Python call by themselves, which no mode of torch sees."""
+def expanding_functions() -> list[tuple[Any, str, Callable[[Any], Any]]]:
+    """Return what makes replacements of what torch's functions in Python call, which no mode of torch sees."""
     functional = torch.nn.functional
-    found = ((name, original(functional, name)) for name in _called_inside())
-    return [(functional, name, _expanding(name, usual)) for name, usual in found if type(usual) is BuiltinFunctionType]
+    return [
+        (functional, name, functools.partial(_expanding, name))
+        for name in _called_inside()
+        if type(original(functional, name)) is BuiltinFunctionType
+    ]
 
 
-@functools.cache
 def _called_inside() -> tuple[str, ...]:
     """Return the operators in ``torch.nn.functional`` that functions of torch in Python may call.
 
@@ -97,8 +101,10 @@ def _names_in(code: Any) -> Iterator[str]:
             yield from _names_in(part)
 
 
-@functools.cache
 def _expanding(name: str, usual: Callable[..., Any]) -> Callable[..., Any]:
+    if type(usual) is not BuiltinFunctionType:
+        return usual
+
     @functools.wraps(usual)
     def function(*args: Any, **kwargs: Any) -> Any:
         if private.traces():

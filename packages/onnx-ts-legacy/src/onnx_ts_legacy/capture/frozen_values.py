@@ -14,6 +14,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -32,8 +33,8 @@ from onnx_ts_legacy.capture.watched_threads import watched_threads
 from onnx_ts_legacy.errors import CaptureError
 from onnx_ts_legacy.graph.parts import node_outputs
 from onnx_ts_legacy.graph.sources import Place, is_library, source_line, user_frame
-from onnxops_core.exporting import original, replaced
-from onnxops_decomp.exporting import are_close
+from onnxops_core.exporting import Replacements, original, replaced
+from onnxops_decomp.exporting import are_close, unwatched
 
 __all__ = ["FrozenValues", "reported_frozen_values"]
 
@@ -431,32 +432,39 @@ def _recorded_calls(value: Any, place: str) -> int:
     return sum(source_line(taker) == place for taker in takers)
 
 
-def _replacements() -> tuple[tuple[Any, str, Any], ...]:
-    # Asked for anew, because a program may have replaced some. They leave threads alone that record no trace.
+@functools.cache
+def _replacements() -> Replacements:
+    # They leave threads alone that record no trace.
     tensor = torch.Tensor
-    return (
-        *((owner, name, _noticed(original(owner, name), _add_result(name))) for owner, name in _PYTHON_RESULTS),
-        (tensor, "__iter__", _noticed(original(tensor, "__iter__"), _add_rows)),
-        *((tensor, name, _watched(original(tensor, name), FrozenValues.read)) for name in _READING),
-        (tensor, "__hash__", _watched(original(tensor, "__hash__"), FrozenValues.key)),
-        (tensor, "__repr__", _watched(original(tensor, "__repr__"), FrozenValues.text)),
-        (tensor, "stride", _watched(original(tensor, "stride"), FrozenValues.strides)),
-        (tensor, "storage_offset", _watched(original(tensor, "storage_offset"), FrozenValues.offset)),
-        (tensor, "nbytes", property(_watched(original(tensor, "nbytes").__get__, FrozenValues.bytes))),
-        (tensor, "is_contiguous", _contiguity(original(tensor, "is_contiguous"))),
-        *(
-            (kind, name, _asking(original(kind, name), FrozenValues.storage))
-            for kind in _STORAGES
-            for name in ("__len__", "nbytes", "size")
-        ),
-        (builtins, "print", _asking(original(builtins, "print"), FrozenValues.without_notes)),
-        (tensor, "__index__", _watched(original(tensor, "__index__"), _read_integer)),
-        (tensor, "__len__", _watched(original(tensor, "__len__"), FrozenValues.length)),
-        *((builtins, name, _extreme(original(builtins, name))) for name in ("max", "min")),
-        (tensor, "split", _splitting(original(tensor, "split"))),
-        (torch, private.CHECK, _checking(original(torch, private.CHECK))),
-        (builtins, "isinstance", isinstance_of_numbers(_is_traced)),
-        *expanding_functions(),
+    reading = {
+        **dict.fromkeys(_READING, FrozenValues.read),
+        "__hash__": FrozenValues.key,
+        "__index__": _read_integer,
+        "__len__": FrozenValues.length,
+        "__repr__": FrozenValues.text,
+        "storage_offset": FrozenValues.offset,
+        "stride": FrozenValues.strides,
+    }
+    return Replacements(
+        [
+            *((owner, name, partial(_noticed, notice=_add_result(name))) for owner, name in _PYTHON_RESULTS),
+            (tensor, "__iter__", partial(_noticed, notice=_add_rows)),
+            *((tensor, name, partial(_watched, read=read)) for name, read in reading.items()),
+            (tensor, "nbytes", lambda usual: property(_watched(usual.__get__, FrozenValues.bytes))),
+            (tensor, "is_contiguous", _contiguity),
+            *(
+                (kind, name, partial(_asking, ask=FrozenValues.storage))
+                for kind in _STORAGES
+                for name in ("__len__", "nbytes", "size")
+            ),
+            (builtins, "print", partial(_asking, ask=FrozenValues.without_notes)),
+            *((builtins, name, _extreme) for name in ("max", "min")),
+            (tensor, "split", _splitting),
+            (torch, private.CHECK, _checking),
+            *((kind, "check_forward_args", _unwatched) for kind in (torch.nn.RNNBase, torch.nn.LSTM)),
+            (builtins, "isinstance", isinstance_of_numbers),
+            *expanding_functions(),
+        ]
     )
 
 
@@ -464,7 +472,6 @@ def _is_traced() -> bool:
     return getattr(_active, "values", None) is not None and private.traces()
 
 
-@functools.cache
 def _watched(usual: Callable[..., Any], read: Callable[..., Any]) -> Callable[..., Any]:
     """Return a method of tensors that reads a Python value, as the trace that is being recorded notes it."""
 
@@ -478,7 +485,6 @@ def _watched(usual: Callable[..., Any], read: Callable[..., Any]) -> Callable[..
     return function
 
 
-@functools.cache
 def _contiguity(usual: Callable[..., bool]) -> Callable[..., bool]:
     def is_contiguous(self: torch.Tensor, memory_format: torch.memory_format = torch.contiguous_format) -> bool:
         read = functools.partial(usual, self, memory_format=memory_format)
@@ -508,7 +514,6 @@ def _read_integer(values: FrozenValues, tensor: torch.Tensor, usual: Callable[[]
     return answer
 
 
-@functools.cache
 def _asking(usual: Callable[..., Any], ask: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function of Python's that may ask for sizes, as the trace that is being recorded is to note it."""
 
@@ -523,13 +528,11 @@ def _asking(usual: Callable[..., Any], ask: Callable[..., Any]) -> Callable[...,
     return function
 
 
-@functools.cache
 def _extreme(usual: Callable[..., Any]) -> Callable[..., Any]:
     """Return ``min`` or ``max`` as the trace that is being recorded is to run it."""
     return _asking(open_extreme(usual), FrozenValues.compare)
 
 
-@functools.cache
 def _splitting(usual: Callable[..., Any]) -> Callable[..., Any]:
     """Return a method of tensors that keeps the size of the parts which a trace computes."""
 
@@ -541,7 +544,19 @@ def _splitting(usual: Callable[..., Any]) -> Callable[..., Any]:
     return split
 
 
-@functools.cache
+def _unwatched(usual: Callable[..., None]) -> Callable[..., None]:
+    """Return a check of torch's own of sizes, of which no mode has to hear: nothing of it is noted."""
+
+    @functools.wraps(usual)
+    def check(*args: Any, **kwargs: Any) -> None:
+        if not _is_traced():
+            return usual(*args, **kwargs)
+        with unwatched():
+            return _active.values.without_notes(partial(usual, *args, **kwargs))  # type: ignore[no-any-return]
+
+    return check
+
+
 def _checking(usual: Callable[..., None]) -> Callable[..., None]:
     """Return the function in which checks of torch end, as the trace that is being recorded is to run it."""
 
@@ -555,7 +570,6 @@ def _checking(usual: Callable[..., None]) -> Callable[..., None]:
     return function
 
 
-@functools.cache
 def _noticed(usual: Callable[..., Any], notice: Callable[..., None]) -> Callable[..., Any]:
     """Return a function that notes its call, if it is made by a program that is being traced."""
 

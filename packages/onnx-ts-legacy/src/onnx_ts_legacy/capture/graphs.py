@@ -31,7 +31,6 @@ from onnxops_decomp.exporting import (
     argument_paths,
     casts_that_change_something,
     check_numbers,
-    example_paths,
     helpers_of,
     homes_of,
     in_order,
@@ -175,6 +174,8 @@ def capture(
         StateError: If a later call of the model depends on what cannot be an input of a graph.
         CaptureError: If the model cannot be traced.
     """
+    if private.is_any_traced():
+        raise CaptureError("A model cannot be exported while another one is traced: export it before or after that.")
     signature = _signature(model)
     positional, named = _split(signature, args, kwargs)
     if isinstance(model, torch.nn.Module):
@@ -335,9 +336,10 @@ def _example_leaves(
     signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[list[Leaf], pytree.TreeSpec]:
     """Return the named leaves of an example call, and its structure."""
-    leaves, structure = pytree.tree_flatten((args, kwargs))
-    paths = argument_paths(example_paths((args, kwargs)), positional_parameters(signature))
-    named = [Leaf(name, x, isinstance(x, torch.Tensor)) for name, x in zip(map(path_name, paths), leaves, strict=True)]
+    leaves, structure = pytree.tree_flatten_with_path((args, kwargs))
+    found = [tuple(map(key_of, path)) for path, _ in leaves]
+    paths = argument_paths(found, positional_parameters(signature))
+    named = [Leaf(path_name(path), x, isinstance(x, torch.Tensor)) for path, (_, x) in zip(paths, leaves, strict=True)]
     _check_inputs(named)
     warn_of_numbers({leaf.name: leaf.value for leaf in named}, "Give a tensor, or script the model,")
     return named, structure
@@ -394,10 +396,7 @@ def _traced(
 @contextlib.contextmanager
 def _recordable() -> Iterator[None]:
     """Let a model do nothing in the body that a trace cannot hold where there is another way."""
-    recorded = (private.recorded_aliases(_unrecorded), private.recorded_symbolics(), private.scripting_of_originals())
-    with contextlib.ExitStack() as stack:
-        for context in (onnx_export(), unfused_layers(), private.recording(), *recorded):
-            stack.enter_context(context)
+    with onnx_export(), unfused_layers(), private.recording(_unrecorded):
         yield
 
 

@@ -24,7 +24,7 @@ from onnx_ts_legacy import _torch_private as private
 from onnx_ts_legacy.capture.leaves import leaves_of, with_leaves
 from onnx_ts_legacy.graph.parts import is_number_of_trace, mark_number_of_trace
 from onnx_ts_legacy.graph.sources import is_library
-from onnxops_core.exporting import original, replaced
+from onnxops_core.exporting import Replacements, original, replaced
 from onnxops_decomp.exporting import INTEGER_FUNCTIONS, MATH_FUNCTIONS, math_stand_in
 
 __all__ = [
@@ -42,15 +42,14 @@ _NUMPY = f"{os.sep}numpy{os.sep}"
 _IS_TENSOR = os.path.join(os.path.dirname(torch.__file__), "__init__.py")
 
 
-def isinstance_of_numbers(is_traced: Callable[[], bool]) -> Callable[[Any, Any], bool]:
+def isinstance_of_numbers(usual: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
     """Return ``isinstance`` for the code of a model that is being traced.
 
     Args:
-        is_traced: Tells whether this thread records a trace of it.
+        usual: What it is otherwise.
     """
-    usual: Callable[[Any, Any], bool] = original(builtins, "isinstance")
     # All code that runs during a trace asks this.
-    kind, tensor = type, torch.Tensor
+    kind, tensor, is_traced = type, torch.Tensor, private.traces
 
     @functools.wraps(usual)
     def function(value: Any, kinds: Any, /) -> bool:
@@ -74,51 +73,26 @@ def functions_of_numbers(homes: Sequence[ModuleType]) -> Iterator[None]:
     Args:
         homes: The modules of Python that define the model.
     """
+    functions, methods = _stand_ins()
+    own = [(home, "len", _length) for home in homes if "len" not in vars(home)]
+    own += [each for home in homes for each in functions.of_other_names(home)]
     # Each leaves threads alone that record no trace.
-    with replaced([*_stand_ins(homes)], in_all_threads=True):
+    with (
+        replaced(functions, in_all_threads=True),
+        replaced(methods, in_all_threads=True),
+        replaced(own, in_all_threads=True),
+    ):
         yield
 
 
-def _stand_ins(homes: Sequence[ModuleType]) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
-    yield from ((home, "len", _length) for home in homes if "len" not in vars(home))
-    # Asked for anew, because a program may have replaced some.
-    of_python = [original(owner, name) for owner, name, *_ in _FUNCTIONS]
-    of_math = [original(math, name) for name in _OF_MATH]
-    of_torch = [original(owner, name) for owner, name, _ in _METHODS]
-    functions, by_id, methods = _made((*of_python, *of_math), tuple(of_torch))
-    yield from functions
-    yield from methods
-    for home in homes:
-        yield from ((home, key, by_id[id(value)]) for key, value in [*vars(home).items()] if id(value) in by_id)
-
-
-_StandIns = tuple[tuple[Any, str, Callable[..., Any]], ...]
-
-
-# Where nobody replaces functions of torch and Python, all exports need the same.
-@functools.lru_cache(8)
-def _made(
-    of_python: tuple[Callable[..., Any], ...], of_torch: tuple[Callable[..., Any], ...]
-) -> tuple[_StandIns, Mapping[int, Callable[..., Any]], _StandIns]:
-    """Return what takes the place of functions of numbers in traces.
-
-    Args:
-        of_python: The functions of ``_FUNCTIONS``, then those of ``_OF_MATH``.
-        of_torch: Those of ``_METHODS``.
-
-    Returns:
-        The place, name and function for each of Python's; by the id of each of Python's, and of what takes its place
-        in a trace of another thread, the function that modules with this one by another name get; and as the first,
-        torch's.
-    """
-    table = [
+@functools.cache
+def _stand_ins() -> tuple[Replacements, Replacements]:
+    """Return what takes the place of functions of numbers in traces: of Python's, and of torch's."""
+    of_python = [
         *((owner, name, partial(_recorded, count=count, recorded=how)) for owner, name, count, how in _FUNCTIONS),
         *((math, name, partial(_of_sizes, name)) for name in _OF_MATH),
     ]
-    functions = tuple((owner, name, make(usual)) for (owner, name, make), usual in zip(table, of_python, strict=True))
-    by_id = {id(key): made for usual, (*_, made) in zip(of_python, functions, strict=True) for key in (usual, made)}
-    methods = tuple((owner, name, make(usual)) for (owner, name, make), usual in zip(_METHODS, of_torch, strict=True))
-    return functions, by_id, methods
+    return Replacements(of_python), Replacements(_METHODS)
 
 
 def _of_sizes(name: str, usual: Callable[..., Any]) -> Callable[..., Any]:

@@ -33,8 +33,9 @@ def with_truth_values(
         return args, kwargs
     recorded = [_recorded(name, place, value) for place, value in enumerate(args)]
     named = {key: _recorded(name, key, value) for key, value in kwargs.items()}
-    given, taken = (*args, *kwargs.values()), (*recorded, *named.values())
-    if name == "full" and named.get("dtype") is None and any(map(operator.is_not, given, taken)):
+    if all(map(operator.is_, (*args, *kwargs.values()), (*recorded, *named.values()))):
+        return args, kwargs
+    if name == "full" and named.get("dtype") is None:
         # The value alone decides the dtype.
         named["dtype"] = torch.bool
     return recorded, named

@@ -18,7 +18,7 @@ from onnx_ts_legacy.capture.leaves import PLAIN, leaves_of
 from onnx_ts_legacy.capture.number_classes import with_number_dtypes
 from onnx_ts_legacy.capture.parts import number_of_parts
 from onnx_ts_legacy.capture.truth_values import with_truth_values
-from onnxops_decomp.exporting import defined_for_sizes
+from onnxops_decomp.exporting import defined_for_sizes, unwatched
 
 __all__ = ["WatchedCalls", "may_be_frozen", "name_of"]
 
@@ -85,6 +85,8 @@ class WatchedCalls(TorchFunctionMode):
         self._is_size = is_size
         self._lose = lose
         self._notice = notice
+        # The name of each function that was called, and what is called in its place.
+        self._named: dict[Any, tuple[str, Any]] = {}
 
     def __torch_function__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -93,20 +95,23 @@ class WatchedCalls(TorchFunctionMode):
         self._keep(func, args, kwargs)
         if not private.traces():
             return func(*args, **kwargs)
-        name = name_of(func)
-        func = _recorded(name, func)
-        if not _may_hold_numbers(args, kwargs):
-            result = func(*args, **kwargs)
-            if type(result) is torch.Tensor and name not in _CONSTRUCTORS:
-                return result
-            return self._noted(name, func, result, args, kwargs)
-        if (sized := defined_for_sizes(func, args, kwargs, self._is_size)) is not None:
-            return sized
-        args, kwargs = with_lists(name, args, kwargs)
-        if name.strip("_") in _COMPARISONS:
-            # torch records no comparison with a truth value.
-            args = [int(value) if type(value) is bool else value for value in args]
-        args, kwargs = with_truth_values(name, args, kwargs)
+        named = self._named.get(func)
+        if named is None:
+            name = name_of(func)
+            named = self._named[func] = name, _recorded(name, func)
+        name, func = named
+        if _may_hold_numbers(args, kwargs):
+            if (sized := defined_for_sizes(func, args, kwargs, self._is_size)) is not None:
+                return sized
+            args, kwargs = with_lists(name, args, kwargs)
+            args, kwargs = _with_truth_values(name, args, kwargs)
+        else:
+            given = args, kwargs
+            args, kwargs = _with_truth_values(name, args, kwargs)
+            if args is given[0] and kwargs is given[1]:
+                result = func(*args, **kwargs)
+                is_known = type(result) is torch.Tensor and name not in _CONSTRUCTORS
+                return result if is_known or name in _OF_MODEL else self._noted(name, func, result, args, kwargs)
         args, kwargs = with_number_dtypes(name.strip("_"), args, kwargs)
         numbers = [(tensor, _uses(tensor)) for tensor in leaves_of((*args[1:], *kwargs.values())) if _is_number(tensor)]
         result = func(*args, **kwargs)
@@ -170,10 +175,30 @@ def _spoken(name: str) -> str:
     return _NAMES.get(name, f"{name}()")
 
 
+def _with_truth_values(
+    name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    if not any(type(value) is bool for value in (*args, *kwargs.values())):
+        return args, kwargs
+    if name.strip("_") in _COMPARISONS:
+        # torch records no comparison with a truth value.
+        args = [int(value) if type(value) is bool else value for value in args]
+    return with_truth_values(name, args, kwargs)
+
+
 def _may_hold_numbers(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Tell whether a call is given what may be a number of the trace, or a truth value."""
-    given = (*args, *kwargs.values()) if kwargs else args
-    return any(type(value) is bool or _is_number(value) for value in leaves_of(given))
+    """Tell whether a call is given what may be a number of the trace."""
+    others: list[Any] = []
+    # Each call is asked, and most are given tensors and numbers of Python.
+    with unwatched():
+        for value in (*args, *kwargs.values()) if kwargs else args:
+            kind = type(value)
+            if kind is torch.Tensor or kind is torch.nn.Parameter:
+                if not value.dim():
+                    return True
+            elif kind not in PLAIN and not (kind is tuple and PLAIN.issuperset(map(type, value))):
+                others.append(value)
+    return any(map(_is_number, leaves_of(others))) if others else False
 
 
 def _is_number(value: Any) -> bool:

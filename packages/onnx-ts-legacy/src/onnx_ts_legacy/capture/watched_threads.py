@@ -14,7 +14,7 @@ from typing import Any
 from torch.overrides import TorchFunctionMode
 
 from onnx_ts_legacy.capture.watched_calls import may_be_frozen, name_of
-from onnxops_core.exporting import replaced
+from onnxops_core.exporting import Replacements, replaced
 
 __all__ = ["watched_threads"]
 
@@ -24,6 +24,9 @@ Notice = Callable[[str], None]
 _OF_POOLS = ("apply", "apply_async", "imap", "imap_unordered", "map", "map_async", "starmap", "starmap_async")
 
 
+_active = threading.local()
+
+
 @contextmanager
 def watched_threads(notice: Notice) -> Iterator[None]:
     """Report what the threads call to which this thread hands work meanwhile, until the end of the body.
@@ -31,36 +34,68 @@ def watched_threads(notice: Notice) -> Iterator[None]:
     Args:
         notice: Called with each function of torch that takes or gives tensors.
     """
-    is_over = threading.Event()
-
-    def watched(function: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            with contextlib.nullcontext() if is_over.is_set() else _Calls(notice, is_over):
-                return function(*args, **kwargs)
-
-        return call
-
-    def start(thread: threading.Thread) -> None:
-        thread.run = watched(thread.run)  # type: ignore[method-assign]
-        usual_start(thread)
-
-    def submit(pool: ThreadPoolExecutor, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        return usual_submit(pool, watched(function), *args, **kwargs)
-
-    def handing(usual: Callable[..., Any]) -> Callable[..., Any]:
-        def hand(pool: Pool, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-            return usual(pool, watched(function) if isinstance(pool, ThreadPool) else function, *args, **kwargs)
-
-        return hand
-
-    usual_start, usual_submit = threading.Thread.start, ThreadPoolExecutor.submit
-    of_pools = [(Pool, name, handing(getattr(Pool, name))) for name in _OF_POOLS]
-    with replaced([(threading.Thread, "start", start), (ThreadPoolExecutor, "submit", submit), *of_pools]):
-        try:
+    is_over, before = threading.Event(), _watches()
+    _active.watches = (*before, (notice, is_over))
+    try:
+        with replaced(_handing(), in_all_threads=True):
             yield
-        finally:
-            is_over.set()
+    finally:
+        _active.watches = before
+        is_over.set()
+
+
+def _watches() -> tuple[tuple[Notice, threading.Event], ...]:
+    """Return where this thread reports what others call, for each trace that it records."""
+    return getattr(_active, "watches", ())
+
+
+def _watched(function: Callable[..., Any]) -> Callable[..., Any]:
+    watches = _watches()
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with contextlib.ExitStack() as stack:
+            for notice, is_over in watches:
+                if not is_over.is_set():
+                    stack.enter_context(_Calls(notice, is_over))
+            return function(*args, **kwargs)
+
+    return call if watches else function
+
+
+@functools.cache
+def _handing() -> Replacements:
+    """Return what hands work to other threads, and reports what those call; who records nothing does so as usual."""
+    of_pools = ((Pool, name, _handing_to_pool) for name in _OF_POOLS)
+    return Replacements(
+        [(threading.Thread, "start", _starting), (ThreadPoolExecutor, "submit", _submitting), *of_pools]
+    )
+
+
+def _starting(usual: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(usual)
+    def start(thread: threading.Thread) -> None:
+        if _watches():
+            thread.run = _watched(thread.run)  # type: ignore[method-assign]
+        usual(thread)
+
+    return start
+
+
+def _submitting(usual: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(usual)
+    def submit(pool: ThreadPoolExecutor, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        return usual(pool, _watched(function), *args, **kwargs)
+
+    return submit
+
+
+def _handing_to_pool(usual: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(usual)
+    def hand(pool: Pool, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return usual(pool, _watched(function) if isinstance(pool, ThreadPool) else function, *args, **kwargs)
+
+    return hand
 
 
 class _Calls(TorchFunctionMode):

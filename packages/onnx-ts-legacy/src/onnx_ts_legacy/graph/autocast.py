@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -12,7 +14,7 @@ from onnx_ts_legacy import _torch_private as private
 from onnx_ts_legacy.errors import CaptureError
 from onnx_ts_legacy.graph.parts import all_nodes
 from onnx_ts_legacy.graph.sources import user_frame
-from onnxops_core.exporting import active_autocasts, original, replaced
+from onnxops_core.exporting import Replacements, active_autocasts, replaced
 from onnxops_decomp.exporting import casts_unseen, has_autocast_kernel, is_composite
 
 __all__ = ["Autocasts", "TracedAutocast", "autocasts_of", "cast_scripted", "may_cast_inside"]
@@ -98,17 +100,34 @@ class TracedAutocast:
 
     @contextlib.contextmanager
     def recorded(self) -> Iterator[None]:
-        """Note in the body where autocast is switched."""
-        with replaced([(torch, name, self._noting(original(torch, name))) for name in _SWITCHES]):
-            yield
+        """Note in the body where this thread switches autocast."""
+        before = getattr(_active, "noted", None)
+        _active.noted = self
+        try:
+            with replaced(_NOTING, in_all_threads=True):
+                yield
+        finally:
+            _active.noted = before
 
-    def _noting(self, switch: Callable[..., Any]) -> Callable[..., Any]:
-        def switched(*args: Any, **kwargs: Any) -> Any:
-            self._is_switched = True
-            self.note()
-            return switch(*args, **kwargs)
+    def note_switch(self) -> None:
+        """Take note that autocast is about to be switched."""
+        self._is_switched = True
+        self.note()
 
-        return switched
+
+def _noting(switch: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(switch)
+    def switched(*args: Any, **kwargs: Any) -> Any:
+        noted: TracedAutocast | None = getattr(_active, "noted", None)
+        if noted is not None:
+            noted.note_switch()
+        return switch(*args, **kwargs)
+
+    return switched
+
+
+_active = threading.local()
+_NOTING = Replacements((torch, name, _noting) for name in _SWITCHES)
 
 
 def cast_scripted(graph: Any) -> None:
