@@ -37,7 +37,7 @@ class FlatModel(torch.nn.Module):
     _leaves: list[Any]
     _structure: pytree.TreeSpec
     _at_start: Sequence[Callable[[Sequence[torch.Tensor]], None]]
-    _at_end: Sequence[Callable[[], None]]
+    _at_end: Sequence[Callable[[Sequence[torch.Tensor]], None]]
     _further: Sequence[torch.Tensor]
 
     def __init__(
@@ -46,7 +46,7 @@ class FlatModel(torch.nn.Module):
         leaves: list[Any],
         structure: pytree.TreeSpec,
         at_start: Sequence[Callable[[Sequence[torch.Tensor]], None]] = (),
-        at_end: Sequence[Callable[[], None]] = (),
+        at_end: Sequence[Callable[[Sequence[torch.Tensor]], None]] = (),
         further: Sequence[torch.Tensor] = (),
     ) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class FlatModel(torch.nn.Module):
             left_out={name: leaf for name, leaf, is_out in named if is_out},
         )
         for end in self._at_end:
-            end()
+            end(self.returned)
         return (*(_as_tensor(leaf) for _, leaf, is_out in named if not is_out), *self._further)
 
 

@@ -371,8 +371,8 @@ def _traced(
     ):
         dynamic = [()] * len(tensors) if dynamic_axes is None else dynamic_axes(named, absent)
         begin = partial(frozen.begin, dynamic=dynamic, weights=found.weights)
-        at_end = [autocast.note, lambda: frozen.close(flat.returned), found.leave]
-        flat: FlatModel = FlatModel(model, leaves, structure, [begin, autocast.begin], at_end, frozen.decided)
+        at_end = [lambda _: autocast.note(), frozen.close, lambda _: found.leave()]
+        flat = FlatModel(model, leaves, structure, [begin, autocast.begin], at_end, frozen.decided)
         with casts_that_change_something(), frozen.checked(found.changed), _explained():
             if _hold_scripts(flat.modules()):
                 examples = _copies(tensors)
