@@ -90,7 +90,8 @@ def _called_inside() -> tuple[str, ...]:
         for value in vars(owner).values()
         for name in _names_in(getattr(inspect.unwrap(value) if callable(value) else value, "__code__", None))
     }
-    return tuple(name for name in vars(torch.nn.functional) if name in inside and hasattr(torch.ops.aten, name))
+    found = (name for name in vars(torch.nn.functional) if name in inside and not name.startswith("has_torch_function"))
+    return tuple(name for name in found if hasattr(torch.ops.aten, name))
 
 
 def _names_in(code: Any) -> Iterator[str]:

@@ -7,6 +7,7 @@ building anything. Tensors are not copied.
 from __future__ import annotations
 
 import collections
+import functools
 import gc
 import itertools
 import operator
@@ -483,6 +484,7 @@ def _base(target: dict[Any, Any]) -> type[dict[Any, Any]]:
 _SLOT = types.MemberDescriptorType
 
 
+@functools.lru_cache(maxsize=128)
 def _slots(kind: type) -> tuple[str, ...]:
     """Return the names of the slots of a class, as attributes of objects are called outside of its methods."""
     found: list[str] = []

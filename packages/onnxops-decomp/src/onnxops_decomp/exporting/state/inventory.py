@@ -405,17 +405,15 @@ class Inventory:
         if before["_modules"] or not type(module).__module__.startswith("torch.nn."):
             self._records.append(Items(path, before["_modules"], module))
         # Exporters register hooks of their own after the stock was taken, which have to stay as long as they need them.
-        for name in (*_REGISTRIES, *_HOOKS):
-            if registry := before.get(name):
-                self._own.append(Items(path, registry, module))
-            elif registry is not None:
-                self._unused.append(registry)
+        own = {name: before[name] for name in (*_REGISTRIES, *_HOOKS) if name in before}
+        self._own.extend([Items(path, registry, module) for registry in own.values() if registry])
+        self._unused += [registry for registry in own.values() if not registry and registry is not None]
         for name, weight in (*module._parameters.items(), *module._buffers.items()):
             if weight is not None:
                 self._weight(f"{path}.{name}" if path else name, weight)
         for name in _HOOKS:
-            if hooks := before.get(name):
-                self._push(path, dict(hooks), module)
+            if own.get(name):
+                self._push(path, dict(own[name]), module)
         self._push(path, {k: v for k, v in before.items() if k not in _OWN_OF_MODULES} | module._modules, module)
         self._class(type(module))
 
