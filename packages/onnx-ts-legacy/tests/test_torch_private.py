@@ -204,6 +204,43 @@ def test_what_another_thread_traces_for_itself_is_as_ever() -> None:
     assert seen[1] == seen[0]
 
 
+def in_another_thread(function: Any) -> Any:
+    found: list[Any] = []
+    other = threading.Thread(target=lambda: found.append(function()))
+    other.start()
+    other.join()
+    return found[0]
+
+
+def test_operators_that_stand_for_nodes_are_recorded_in_the_thread_of_the_export_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def call() -> torch.Tensor:
+        return torch.onnx.ops.symbolic("b::B", (), dtype=1, shape=[2])
+
+    monkeypatch.setattr(torch.onnx.ops._symbolic_impl, "_symbolic", lambda *args, **kwargs: torch.ones(2))
+    with private.recording(TypeError):
+        assert in_another_thread(call).tolist() == [1, 1]
+        assert call().tolist() == [0, 0]
+    assert call().tolist() == [1, 1]
+
+
+def test_another_thread_that_switches_autocast_is_not_part_of_the_trace() -> None:
+    class Switches(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            in_another_thread(half_precision)
+            return torch.nn.functional.linear(x, x)
+
+    def half_precision() -> torch.dtype:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return torch.mm(torch.ones(2, 2), torch.ones(2, 2)).dtype
+
+    with pytest.warns(private.TracerWarning, match="in another thread"):
+        program = onnx_ts_legacy.export(Switches(), (torch.ones(2, 2),))
+
+    assert "Cast" not in {node.op_type for node in program.model.graph}
+
+
 def test_a_trace_is_recorded_for_an_export_as_long_as_the_program_runs() -> None:
     seen: list[bool] = []
 

@@ -353,7 +353,8 @@ class Attributes(_Named):
     __slots__ = ("slots",)
 
     def __init__(self, path: str, target: Any, owner: Any) -> None:
-        self.slots = _slots(type(target))
+        kind: type = type(target)
+        self.slots = _slots(kind)
         super().__init__(path, target, owner)
 
     def read(self) -> tuple[Any, ...]:
