@@ -12,6 +12,7 @@ import torch
 from torch.onnx.ops import symbolic, symbolic_multi_out
 from torch.overrides import TorchFunctionMode
 from torch_names import found, private_names
+from ts_models import in_another_thread
 
 import onnx_ts_legacy
 from onnx_ts_legacy import _torch_private as private
@@ -202,14 +203,6 @@ def test_what_another_thread_traces_for_itself_is_as_ever() -> None:
 
     assert seen[0].replace("detach", "") == seen[0]
     assert seen[1] == seen[0]
-
-
-def in_another_thread(function: Any) -> Any:
-    found: list[Any] = []
-    other = threading.Thread(target=lambda: found.append(function()))
-    other.start()
-    other.join()
-    return found[0]
 
 
 def test_operators_that_stand_for_nodes_are_recorded_in_the_thread_of_the_export_alone(

@@ -9,6 +9,7 @@ from multiprocessing.pool import ThreadPool
 
 import pytest
 import torch
+from ts_models import in_another_thread
 
 import onnx_ts_legacy
 from onnx_ts_legacy.errors import CaptureError
@@ -16,14 +17,6 @@ from onnx_ts_legacy.errors import CaptureError
 T = torch.Tensor
 X = torch.linspace(-2, 2, 6).reshape(2, 3) + 0.3
 WORKERS, POOL = ThreadPoolExecutor(1), ThreadPool(1)
-
-
-def started(function: Callable[[], object]) -> object:
-    found: list[object] = []
-    thread = threading.Thread(target=lambda: found.append(function()))
-    thread.start()
-    thread.join()
-    return found[0]
 
 
 class Worker(threading.Thread):
@@ -48,7 +41,7 @@ def own_pool(function: Callable[[], object]) -> object:
 
 
 WAYS: dict[str, Callable[[Callable[[], object]], object]] = {
-    "thread": started,
+    "thread": in_another_thread,
     "class of threads": derived,
     "executor": own_pool,
     "executor that runs": lambda function: WORKERS.submit(function).result(),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib.util
 import re
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -131,3 +132,12 @@ def refused_below(lowest: int, opset: int) -> Iterator[None]:
     needed = [re.search(r"the lowest opset that works is (\d+)", call.reason) for call in caught.value.calls]
     assert all(needed), str(caught.value)
     assert all(opset < int(found[1]) <= lowest for found in needed if found), str(caught.value)
+
+
+def in_another_thread(function: Callable[[], Any]) -> Any:
+    """Return what a function returns that another thread calls."""
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(function()))
+    thread.start()
+    thread.join()
+    return found[0]

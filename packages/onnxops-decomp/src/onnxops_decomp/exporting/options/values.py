@@ -54,7 +54,8 @@ def either(*words: Any) -> Kind:
     """Return the kind of a few values; a word is only equal to a word, and a number to no truth value."""
     shown = [f'"{word}"' if isinstance(word, str) else str(word) for word in words]
     text = " or ".join(filter(None, [", ".join(shown[:-1]), shown[-1]]))
-    return Kind(text, lambda value: any(type(value) is type(word) and value == word for word in words))
+    kinds = frozenset(map(type, words))
+    return Kind(text, lambda value: type(value) in kinds and value in words)
 
 
 def _is_name_list(value: Any) -> bool:
