@@ -33,7 +33,7 @@ from onnx_fx_export.inputs.arguments import (
     parameter_names,
 )
 from onnx_fx_export.lower.convert import ConversionOptions, ModelNames, convert
-from onnx_fx_export.size_ways.search import for_more_sizes, may_have_ways
+from onnx_fx_export.size_ways.search import for_more_sizes, may_have_ways, may_take_more
 from onnx_fx_export.sizes.dimension_names import name_output_axes
 from onnx_fx_export.sizes.facts import SizeFacts
 from onnx_fx_export.sizes.torch_private import shared_bounds, short_divisions, whole_bounds
@@ -100,9 +100,15 @@ class ExportRequest:
             record.captured = captured.program
         with self._converting(record):
             result = self.converted(captured, reference)
-        result, captured = self._for_more_sizes(result, captured, reference)
-        with self._converting(record):
-            self._complete(result, captured, record)
+            more = captured.request
+            if more is not None and not may_take_more(more, captured.found, result):
+                more = None
+            if more is None:
+                self._complete(result, captured, record)
+        if more is not None:
+            result, captured = self._for_more_sizes(more, result, captured, reference)
+            with self._converting(record):
+                self._complete(result, captured, record)
         if given["verify"]:
             with record.stage("verify"):
                 result.verified = self._verified(result, reference())
@@ -199,12 +205,9 @@ class ExportRequest:
         return result
 
     def _for_more_sizes(
-        self, result: ONNXProgram, captured: Captured, reference: Callable[[], Reference]
+        self, request: CaptureRequest, result: ONNXProgram, captured: Captured, reference: Callable[[], Reference]
     ) -> tuple[ONNXProgram, Captured]:
         """Return a program that takes what this one leaves out, if there is one, and what was captured for it."""
-        request = captured.request
-        if request is None or not result.constraints.conditions:
-            return result, captured
 
         def convert(found: CapturedProgram) -> ONNXProgram:
             with conversion_settings():

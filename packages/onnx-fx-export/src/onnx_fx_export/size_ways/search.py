@@ -22,7 +22,7 @@ from onnx_fx_export.size_ways.points import Point, is_alone, meet, points_around
 from onnxops_decomp import LoweringError
 from onnxops_decomp.exporting import ONNXProgram, Way, merge_programs
 
-__all__ = ["for_more_sizes", "may_have_ways"]
+__all__ = ["for_more_sizes", "may_have_ways", "may_take_more"]
 
 # Programs of more nodes, or with more questions, stay as they are.
 _MOST_NODES, _MOST_QUESTIONS = 2000, 8
@@ -34,6 +34,18 @@ _MOST_TRIES, _MOST_REFUSED = 2, 16
 _COMPARED = 5
 # torch takes smaller sizes for special ones.
 _LEAST = 2
+
+
+def may_take_more(request: CaptureRequest, captured: CapturedProgram, program: ONNXProgram) -> bool:
+    """Tell whether a program has conditions on sizes, and it can be looked for one with fewer.
+
+    Args:
+        request: What was captured.
+        captured: The captured program.
+        program: Its ONNX program.
+    """
+    merges = request.strategy == SIZE_WAYS.name and may_have_ways(request, captured)
+    return bool(program.constraints.conditions) and (merges or may_be_general(request, captured))
 
 
 def for_more_sizes(
