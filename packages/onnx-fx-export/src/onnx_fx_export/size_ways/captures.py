@@ -12,7 +12,7 @@ import torch
 from onnx_fx_export.capture.exported_program import capture_example
 from onnx_fx_export.capture.request import CapturedProgram, CaptureRequest
 from onnx_fx_export.capture.strategies import NON_STRICT
-from onnx_fx_export.size_ways.points import Point
+from onnx_fx_export.size_ways.points import Point, meet, unlike
 from onnx_fx_export.sizes.questions import Sizes, answered, sliced
 from onnx_fx_export.sizes.trial_runs import TrialRuns, calls_at, plain, user_values
 from onnx_fx_export.torch_private import hint_of
@@ -65,6 +65,7 @@ class Captures:
         first: The first capture.
         present: The sizes that it was captured with.
         bounds: The least and the largest declared size of each dimension.
+        asked: The answers that the code of the model was given in it, over symbols that are called as the dimensions.
     """
 
     def __init__(self, convert: Convert, first: CapturedWay) -> None:
@@ -74,6 +75,12 @@ class Captures:
         places = {name: several[0] for name, several in self._dimensions.items()}
         self.present: Point = {name: hint_of(values[leaf].shape[axis]) for name, (leaf, axis) in places.items()}
         self.bounds = {name: _declared(first.request, several) for name, several in self._dimensions.items()}
+        self.asked = self.relations([first], cuts=False)
+        self._fitting = [sympy.Eq(*each.args) for each in self.asked if meet(each, self.present)]
+
+    def fits(self, point: Point) -> bool:
+        """Tell whether dimensions fit each other that do so in the example, as a mask and what it masks are meant to."""
+        return not unlike(self._fitting, point)
 
     def captured(self, example: Example, way_of: WayOf, fixed: Sequence[str] = ()) -> CapturedWay | None:
         """Return a capture with another example; None if it is no way beside the first one.

@@ -39,8 +39,8 @@ def points_of(captures: Captures, ways: Sequence[CapturedWay]) -> list[Point]:
         found = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and type(node.value) is int}
         for name in names_in_size(tree):
             numbers.setdefault(name, set()).update(found)
-    points = points_near(numbers, captures.present, captures.bounds)
-    return [point for point in (*points, *_small_points(numbers, captures)) if min(point.values()) >= _LEAST]
+    points = (*points_near(numbers, captures.present, captures.bounds), *_small_points(numbers, captures))
+    return [point for point in points if min(point.values()) >= _LEAST and captures.fits(point)]
 
 
 def _small_points(numbers: Mapping[str, Collection[int]], captures: Captures) -> Iterator[Point]:

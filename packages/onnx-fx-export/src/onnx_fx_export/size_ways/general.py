@@ -86,7 +86,7 @@ class _Search:
     def __init__(self, captures: Captures) -> None:
         self._captures, self._present = captures, captures.first
         self._attempts = min(_MOST_ATTEMPTS, _MOST_NODES_IN_ALL // count_nodes(captures.first.captured.program))
-        self._asked = captures.relations([captures.first], cuts=False)
+        self._asked = captures.asked
         self._tried = collections.Counter[frozenset[Any]]()
 
     def left_out(self) -> list[Point]:

@@ -18,7 +18,7 @@ from onnx_fx_export.capture.request import CapturedProgram, CaptureRequest
 from onnx_fx_export.capture.strategies import NON_STRICT, SIZE_WAYS
 from onnx_fx_export.size_ways.captures import WAYS_OF_SIZES, CapturedWay, Captures, Convert, count_nodes
 from onnx_fx_export.size_ways.general import general_way, may_be_general
-from onnx_fx_export.size_ways.points import Point, is_alone, meet, points_around, unlike
+from onnx_fx_export.size_ways.points import Point, is_alone, points_around, unlike
 from onnxops_decomp import LoweringError
 from onnxops_decomp.exporting import ONNXProgram, Way, merge_programs
 
@@ -99,9 +99,7 @@ class _WaysOfSizes:
         first = captures.first
         self._captures, self._first, self._found = captures, first, [first]
         self._attempts = min(_MOST_ATTEMPTS, _MOST_NODES_IN_ALL // count_nodes(first.captured.program))
-        self._asked = captures.relations([first], cuts=False)
-        # Dimensions that fit each other in the example, as a mask and what it masks do, are meant to.
-        self._fitting = [sympy.Eq(*each.args) for each in self._asked if meet(each, captures.present)]
+        self._asked = captures.asked
         self._refused, self._tries = 0, collections.Counter[tuple[frozenset[sympy.Basic], bool]]()
 
     def has_other_answers(self) -> bool:
@@ -191,7 +189,7 @@ class _WaysOfSizes:
 
     def _around(self, relations: Sequence[sympy.Basic]) -> list[Point]:
         points = points_around(relations, self._captures.present, self._captures.bounds)
-        return [point for point in points if not unlike(self._fitting, point)]
+        return [point for point in points if self._captures.fits(point)]
 
 
 def _alone(point: Point, other: frozenset[sympy.Basic]) -> Iterator[tuple[str, ...]]:
