@@ -8,13 +8,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import sympy
 import torch
+from torch.utils import _pytree as pytree
 
 from onnx_fx_export.capture.exported_program import capture_example
 from onnx_fx_export.capture.request import CapturedProgram, CaptureRequest
 from onnx_fx_export.capture.strategies import NON_STRICT
 from onnx_fx_export.size_ways.points import Point, meet, unlike
 from onnx_fx_export.sizes.questions import Sizes, answered, sliced
-from onnx_fx_export.sizes.trial_runs import TrialRuns, calls_at, plain, user_values
+from onnx_fx_export.sizes.trial_runs import TrialRuns, calls_at, in_order, plain, user_values
 from onnx_fx_export.torch_private import hint_of
 from onnxops_decomp.exporting import Example, ONNXProgram, Way, at_sizes
 
@@ -64,6 +65,7 @@ class Captures:
     Attributes:
         first: The first capture.
         present: The sizes that it was captured with.
+        wanted: The sizes of the user's example, which may be others.
         bounds: The least and the largest declared size of each dimension.
         asked: The answers that the code of the model was given in it, over symbols that are called as the dimensions.
     """
@@ -74,12 +76,14 @@ class Captures:
         values = user_values(first.captured.program)
         places = {name: several[0] for name, several in self._dimensions.items()}
         self.present: Point = {name: hint_of(values[leaf].shape[axis]) for name, (leaf, axis) in places.items()}
+        leaves = pytree.tree_leaves(in_order(first.captured.program, first.request.example))
+        self.wanted: Point = {name: leaves[leaf].shape[axis] for name, (leaf, axis) in places.items()}
         self.bounds = {name: _declared(first.request, several) for name, several in self._dimensions.items()}
         self.asked = self.relations([first], cuts=False)
         self._fitting = [sympy.Eq(*each.args) for each in self.asked if meet(each, self.present)]
 
     def fits(self, point: Point) -> bool:
-        """Tell whether dimensions fit each other that do so in the example, as a mask and what it masks are meant to."""
+        """Tell whether dimensions fit each other that do in the example, as a mask and what it masks are meant to."""
         return not unlike(self._fitting, point)
 
     def captured(self, example: Example, way_of: WayOf, fixed: Sequence[str] = ()) -> CapturedWay | None:

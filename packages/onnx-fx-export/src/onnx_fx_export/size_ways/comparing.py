@@ -39,7 +39,8 @@ def points_of(captures: Captures, ways: Sequence[CapturedWay]) -> list[Point]:
         found = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and type(node.value) is int}
         for name in names_in_size(tree):
             numbers.setdefault(name, set()).update(found)
-    points = (*points_near(numbers, captures.present, captures.bounds), *_small_points(numbers, captures))
+    near = points_near(numbers, captures.present, captures.bounds)
+    points = (captures.wanted, *near, *_small_points(numbers, captures))
     return [point for point in points if min(point.values()) >= _LEAST and captures.fits(point)]
 
 
@@ -71,7 +72,7 @@ class Comparison:
     def for_sizes_of_both(self) -> CapturedWay | None:
         """Return the chosen capture for the sizes of both; None if it is not right for those of the other one."""
         texts, others = self._chosen.way.conditions, self._needed(self._other, self._chosen)
-        always = [text for text in texts if follows(text, ())]
+        always = [text for text in texts if follows(text, (), self._points)]
         kept = [*always, *alternatives(self._needed(self._chosen, self._other), others)]
         taken = [point for point, *here in zip(self._points, *map(self._held, kept), strict=True) if all(here)]
         missed = [point for point in self._points if self._other.way.takes(point)]
@@ -88,7 +89,7 @@ class Comparison:
 
     def _needed(self, way: CapturedWay, beside: CapturedWay) -> list[str]:
         """Return the conditions of one way without those that the chosen program is right without."""
-        texts, taken = simplest(way.way.conditions), [beside.way.takes(point) for point in self._points]
+        texts, taken = simplest(way.way.conditions, self._points), [beside.way.takes(point) for point in self._points]
         # What sets the ways apart holds nowhere where the other one is taken.
         apart = [text for text in texts if not any(map(operator.and_, self._held(text), taken))]
         return [text for text in texts if text in apart or not self._is_needless(text, apart)]

@@ -47,26 +47,31 @@ def held(text: str, points: Sequence[Point]) -> list[bool]:
     return truths(tree, {name: [point[name] for point in points] for name in names_in_size(tree)})
 
 
-def simplest(texts: Sequence[str]) -> list[str]:
+def simplest(texts: Sequence[str], points: Sequence[Point]) -> list[str]:
     """Return conditions without those that follow from simpler ones, or always hold.
 
     Args:
         texts: The conditions.
+        points: Sizes that are tried beside others.
     """
     found = list[str]()
     for text in sorted(texts, key=lambda text: (len(_names(text)), len(text))):
-        if not follows(text, found):
+        if not follows(text, found, points):
             found.append(text)
     return found
 
 
-def follows(text: str, others: Sequence[str]) -> bool:
+def follows(text: str, others: Sequence[str], points: Sequence[Point]) -> bool:
     """Tell whether a condition holds wherever some others do, as far as trying sizes shows.
 
     Args:
         text: The condition.
         others: The others; none to ask whether it holds anywhere.
+        points: Sizes that are tried beside others.
     """
+    here = zip(held(text, points), *(held(other, points) for other in others), strict=True)
+    if any(all(given) and not own for own, *given in here):
+        return False
     names = tuple(sorted(set().union(*map(_names, (text, *others)))))
     if len(names) not in _ANY:
         return False

@@ -94,11 +94,11 @@ class _Search:
         captures, way = self._captures, self._present.way
         fractions = [text for text in captures.first.way.conditions if any(sign in text for sign in _OF_FRACTIONS)]
 
-        def order(point: Point) -> tuple[bool, bool, int, int]:
+        def order(point: Point) -> tuple[bool, bool, bool, int, int]:
             other = len(unlike(self._asked, point))
             # What is computed of smaller sizes may be 0 or 1, which torch takes for special ones.
             failing = sum(not holds(text, point) for text in way.conditions)
-            return other == 0, is_small(point, captures.present), -other, failing
+            return point is not captures.wanted, other == 0, is_small(point, captures.present), -other, failing
 
         left = (point for point in points_of(captures, [captures.first]) if not way.takes(point))
         differing = (
