@@ -29,9 +29,11 @@ from onnx_fx_export.capture.torch_private import (
     without_cache_of_calls,
 )
 from onnx_fx_export.inputs.arguments import FunctionModule
+from onnx_fx_export.sizes import torch_private
 from onnx_fx_export.sizes.fixed import equations_that_fix
 from onnx_fx_export.sizes.numbers.torch_private import logarithm_of, tensors_of_doubles
 from onnx_fx_export.sizes.questions import Sizes
+from onnx_fx_export.sizes.torch_private import shared_bounds, short_divisions, whole_bounds
 from onnx_fx_export.torch_private import (
     Writes,
     answer_for_rows,
@@ -48,9 +50,7 @@ from onnx_fx_export.torch_private import (
     number_symbols_from,
     recorded_apart,
     scan,
-    shared_bounds,
     undecided_condition,
-    whole_bounds,
 )
 from onnxops_core.exporting import replaced
 
@@ -334,12 +334,24 @@ def test_bounds_of_parts_are_found_once_and_are_those_of_torch(monkeypatch: pyte
     asked = [part, part + 1, sympy.Max(part, y) - part, sympy.Ge(part, 2), x]
     ranges = [{x: ValueRanges(2, 9), y: ValueRanges(0, upper)} for upper in (4, 7)]
     expected = [bound_sympy(each, of_symbols) for of_symbols in ranges for each in asked]
-    calls, usual = [], onnx_fx_export.torch_private._run_sympy_handler
+    calls, usual = [], torch_private._run_sympy_handler
     counting = lambda analysis, args, part: (calls.append(part), usual(analysis, args, part))[1]  # noqa: E731
-    monkeypatch.setattr(onnx_fx_export.torch_private, "_run_sympy_handler", counting)
+    monkeypatch.setattr(torch_private, "_run_sympy_handler", counting)
     with shared_bounds():
         assert [bound_sympy(each, of_symbols) for of_symbols in ranges for each in asked] == expected
     assert calls.count(part) == len(ranges)
+
+
+def test_common_divisors_of_long_expressions_are_not_looked_for() -> None:
+    from torch.utils._sympy import functions
+
+    x, y = sympy.symbols("x y", integer=True, positive=True)
+    short, long = 2 * x + 2 * y, sympy.prod([x + n * y + n for n in range(1, 12)])
+    assert functions.safe_gcd(long, long * (x - y)) == sympy.gcd(long, long * (x - y))
+    with short_divisions():
+        assert functions.safe_gcd(short, 2 * short) == functions.simple_floordiv_gcd(short, 2 * short) * (x + y)
+        assert functions.FloorDiv(4 * short, short) == 4
+        assert functions.safe_gcd(long, long * (x - y)) == functions.simple_floordiv_gcd(long, long * (x - y))
 
 
 @pytest.mark.parametrize("operator", ["nonzero", "item"])
