@@ -29,6 +29,8 @@ __all__ = ["general_way", "may_be_general"]
 
 # Larger programs stay as they are. The model is captured so often again, and less often where it is large.
 _MOST_NODES, _MOST_ATTEMPTS, _MOST_NODES_IN_ALL = 3000, 6, 6000
+# Sizes whose conditions are longer texts take minutes for another capture.
+_LONGEST = 20000
 # So many sizes may be such that the model does not take them, and so many of the same answers are tried.
 _MOST_REFUSED, _MOST_TRIES = 8, 2
 # What code asks of the rest of a division may be no comparison of sizes.
@@ -64,7 +66,7 @@ def general_way(
         convert: Makes the ONNX program of a captured one.
     """
     way = Way.alone(program, program)
-    if way is None or not request.trial_runs:
+    if way is None or sum(map(len, way.conditions)) > _LONGEST:
         return None
     first = CapturedWay(request, captured, way)
     search = _Search(Captures(convert, first))
