@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
+import onnx
+import onnxruntime
 import pytest
 import torch
 import torch.nn.functional as F
@@ -110,6 +113,17 @@ def test_padding_that_may_be_none_needs_no_condition(function: Callable[..., Any
 
     assert "If" not in [node.op_type for node in program.model.graph]
     assert program.capture_strategy == "non-strict"
+
+
+def test_a_file_has_no_condition_left(tmp_path: Path) -> None:
+    model, file = Model(padded_by_a_ceiling).eval(), tmp_path / "model.onnx"
+    export(model, (torch.randn(2, 16, 4),), dynamic_shapes=SEQUENCE, size_checks=True, f=file)
+    assert "size_constraints" not in str(onnx.load(file).metadata_props)
+
+    session = onnxruntime.InferenceSession(file)
+    x = torch.randn(3, 21, 4)
+    (result,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    torch.testing.assert_close(torch.from_numpy(result), model(x))
 
 
 @pytest.mark.parametrize("example", [(2, 8, 12), (2, 8, 13), (2, 9, 13)])

@@ -66,7 +66,8 @@ class SizeConstraints:
         return renamed
 
     def record(self, model: ir.Model) -> None:
-        """Write the conditions into the model's metadata."""
+        """Write the conditions into the model's metadata, in place of those that it has."""
+        model.metadata_props.pop(CONSTRAINTS_KEY, None)
         if self.conditions:
             model.metadata_props[CONSTRAINTS_KEY] = json.dumps(list(self.conditions))
 
