@@ -45,9 +45,7 @@ def _assumed(node: ir.Node, divisions: bool) -> Iterable[str]:
     kind = node.op_type
     if has_trait(kind, Trait.BROADCASTS, node.domain):
         return _of_broadcast(node, 1)
-    if kind not in _NEEDING or node.domain:
-        return ()
-    match kind:
+    match kind if not node.domain else "":
         case "Gather":
             return _of_table(node)
         case "MatMul":
@@ -55,12 +53,9 @@ def _assumed(node: ir.Node, divisions: bool) -> Iterable[str]:
             return (*_of_broadcast(node, 3), *_of_product(node))
         case "DepthToSpace" | "Reshape":
             return _of_division(node) if divisions else ()
-        case _:
+        case "GRU" | "LSTM" | "RNN":
             return _of_steps(node)
-
-
-_RECURRENCES = ("GRU", "LSTM", "RNN")
-_NEEDING = frozenset(("DepthToSpace", "Gather", "MatMul", "Reshape", *_RECURRENCES))
+    return ()
 
 
 def _of_table(node: ir.Node) -> Iterator[str]:
