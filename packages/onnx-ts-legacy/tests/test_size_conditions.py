@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import math
@@ -469,13 +470,9 @@ def test_an_integer_is_not_raised_to_a_negative_power(case: str, package: str) -
         torch.testing.assert_close(pytree.tree_leaves(program(x))[0], function(x))
     for rows in (1, 2):
         x = torch.randn(rows, 2)
-        try:
-            result = pytree.tree_leaves(program(x))[0]
-        except OnnxExporterError as error:
-            assert "captured for" in str(error)
-        else:
-            # What is captured for fractions may be right for integers as well.
-            torch.testing.assert_close(result, function(x))
+        # Refused, or right: what is captured for fractions may be so for integers as well.
+        with contextlib.suppress(OnnxExporterError):
+            torch.testing.assert_close(pytree.tree_leaves(program(x))[0], function(x))
 
 
 # The function, and rows at which its exponent is not negative.
