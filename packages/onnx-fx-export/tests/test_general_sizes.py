@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -182,6 +183,59 @@ def always_padded(linear: nn.Module, x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("length", [16, 22])
 def test_what_is_missing_may_be_a_whole_window(length: int) -> None:
     run(always_padded, (2, length), [(3, 8), (2, 32), (1, 31), (2, 80), (3, 17)])
+
+
+def way_of(special: Callable[..., torch.Tensor]) -> Callable[..., Any]:
+    """A pad to a multiple whose other way does something else from a thousand rows on."""
+
+    def run_either(linear: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        length = x.shape[1]
+        if length % 8 == 0:
+            return special(linear(x), length)
+        return linear(F.pad(x, (0, 0, 0, 8 - length % 8)))[:, :length]
+
+    return run_either
+
+
+FAR = {
+    "a cut": way_of(lambda y, length: y[:, :1000]),
+    "a quotient": way_of(lambda y, length: y * (1 + length // 1000)),
+    "a minimum": way_of(lambda y, length: y * (min(length, 1000) / length)),
+    "a mask": way_of(lambda y, length: y * (torch.arange(length) < 1000)[:, None]),
+}
+
+
+@pytest.mark.parametrize("length", [16, 22])
+@pytest.mark.parametrize("case", FAR)
+def test_what_differs_far_from_the_example_is_refused_there(case: str, length: int) -> None:
+    program, model = run(FAR[case], (1, length), [(1, length + 8)]), Model(FAR[case]).eval()
+
+    taken = []
+    for far in (1008, 1009):
+        x = torch.randn(1, far, 4)
+        with contextlib.suppress(InvalidArgumentError):
+            torch.testing.assert_close(program(x), model(x))
+            taken.append(far)
+    assert taken == [1008 if length == 16 and case != "a cut" else 1009]
+
+
+@pytest.mark.parametrize("window", [1000, 1001])
+def test_a_window_that_is_missing_beside_a_pad_is_padded(window: int) -> None:
+    """1000 rows are a whole window for both ways, and 1001 for the one that pads to a multiple of eight."""
+
+    def pads(linear: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        length = x.shape[1]
+        whole = F.pad(x, (0, 0, 0, window - length % window), value=1.0)
+        rows = F.pad(x, (0, 0, 0, 8 - length % 8)) if length % 8 else x
+        return linear(whole).sum(1) + linear(rows.unflatten(1, (-1, 8))).sum((1, 2))
+
+    model = Model(pads).eval()
+    program = export(model, (torch.randn(1, 20, 4),), dynamic_shapes=SEQUENCE)
+    for length in (21, 24, window - 1, window, 2 * window):
+        x = torch.randn(1, length, 4)
+        with contextlib.suppress(InvalidArgumentError):
+            torch.testing.assert_close(program(x), model(x), rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(program(x := torch.randn(2, 21, 4)), model(x), rtol=1e-3, atol=1e-3)
 
 
 def test_one_way_may_be_refused_by_the_model() -> None:

@@ -134,6 +134,19 @@ class Captures:
             found |= dict.fromkeys(each.xreplace(called) for each in known if each.free_symbols <= called.keys())
         return [*found]
 
+    def sizes_in(self, way: CapturedWay) -> set[sympy.Basic]:
+        """Return the sizes that a program computes, over symbols that are called as the dimensions.
+
+        Args:
+            way: The program.
+        """
+        called = {symbol: sympy.Symbol(name, integer=True) for symbol, name in self._names(way.captured).items()}
+        nodes = way.captured.program.graph.nodes
+        values = (value for node in nodes for value in pytree.tree_leaves(node.meta.get("val")))
+        sizes = (size for each in values for size in (each.shape if isinstance(each, torch.Tensor) else (each,)))
+        found = {plain(size) for size in sizes if isinstance(size, torch.SymInt)}
+        return {each.xreplace(called) for each in found if each.free_symbols and each.free_symbols <= called.keys()}
+
     def _names(self, captured: CapturedProgram) -> dict[sympy.Symbol, str]:
         """Return what the first way calls the symbols of a captured program."""
         values = user_values(captured.program)

@@ -6,12 +6,13 @@ import ast
 import dataclasses
 import itertools
 import operator
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from onnx_fx_export.size_ways.captures import CapturedWay, Captures
 from onnx_fx_export.size_ways.conditions import alternatives, follows, held, simplest
 from onnx_fx_export.size_ways.points import Point, numbers_of, points_near
+from onnx_fx_export.size_ways.turning import turning_points
 from onnxops_decomp.exporting import SizeConstraints, names_in_size, parsed_size, renamed_text
 
 __all__ = ["Comparison", "is_small", "points_of"]
@@ -60,10 +61,13 @@ class Comparison:
         captures: What captured both.
         chosen: The capture.
         other: The other one.
+        is_changed: Whether sizes were computed in another form for the chosen capture than the model's.
     """
 
-    def __init__(self, captures: Captures, chosen: CapturedWay, other: CapturedWay) -> None:
-        self._captures, self._chosen, self._other = captures, chosen, other
+    def __init__(
+        self, captures: Captures, chosen: CapturedWay, other: CapturedWay, *, is_changed: bool = False
+    ) -> None:
+        self._captures, self._chosen, self._other, self._is_changed = captures, chosen, other, is_changed
         self._trials = chosen.trials
         self._points = points_of(captures, [chosen, other])
         self._known: dict[tuple[Any, ...], bool | None] = {}
@@ -79,13 +83,26 @@ class Comparison:
         if any(point not in taken for point in missed):
             return None
         more = [point for point in taken if not self._chosen.way.takes(point)]
-        if False in self._tried(missed) or False in self._tried(more):
+        if False in self._tried(missed) or False in self._tried(more) or not self._is_right_where_it_turns(kept):
             return None
         program, names = self._chosen.way.program, self._chosen.way.names
         back = {name: own for own, name in names.items()}
         program.constraints = SizeConstraints([renamed_text(text, back) for text in kept], program.constraints.places)
         program.constraints.record(program.model)
         return dataclasses.replace(self._chosen, way=dataclasses.replace(self._chosen.way, conditions=tuple(kept)))
+
+    def _is_right_where_it_turns(self, kept: Sequence[str]) -> bool:
+        """Tell whether the program is right at the sizes that it takes and at which either of the two turns."""
+        groups = turning_points(self._captures, [self._chosen, self._other])
+        for group in groups or ():
+            here = zip(group, *(held(text, group) for text in kept), strict=True)
+            taken = [point for point, *all_held in here if all(all_held)]
+            own, others = _parted(self._chosen.way.takes, taken)
+            # What it was captured for is right but where it was captured in another form.
+            points = (*others[:1], *(own[:1] if self._is_changed else ()))
+            if any(self.is_right(point) is False for point in points):
+                return False
+        return groups is not None
 
     def _needed(self, way: CapturedWay, beside: CapturedWay) -> list[str]:
         """Return the conditions of one way without those that the chosen program is right without."""
@@ -135,6 +152,13 @@ class Comparison:
             expected, right = run(self._captures.symbols(self._chosen, point))
             self._known[key] = None if expected is None else right
         return self._known[key]
+
+
+def _parted(condition: Callable[[Point], bool], points: Sequence[Point]) -> tuple[list[Point], list[Point]]:
+    found: tuple[list[Point], list[Point]] = ([], [])
+    for point in points:
+        found[not condition(point)].append(point)
+    return found
 
 
 def is_small(point: Point, present: Point) -> bool:

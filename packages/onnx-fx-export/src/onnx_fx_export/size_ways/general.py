@@ -152,16 +152,19 @@ class _Search:
         pairs = [(present, other, point)]
         if len(other.way.dimensions()) == len(captures.present):
             pairs.insert(0, (other, present, captures.present))
-        for chosen, beside, elsewhere in itertools.chain(pairs, self._with_any_rest(other, point)):
-            comparison = Comparison(captures, chosen, beside)
+        comparisons = itertools.chain(
+            ((Comparison(captures, chosen, beside), elsewhere) for chosen, beside, elsewhere in pairs),
+            self._with_any_rest(other, point),
+        )
+        for comparison, elsewhere in comparisons:
             if comparison.is_right(elsewhere) and (found := comparison.for_sizes_of_both()) is not None:
                 return found
         return None
 
-    def _with_any_rest(self, other: CapturedWay, point: Point) -> Iterator[tuple[CapturedWay, CapturedWay, Point]]:
+    def _with_any_rest(self, other: CapturedWay, point: Point) -> Iterator[tuple[Comparison, Point]]:
         """Yield both captures in a form that may be right where a division leaves no rest, if they have one.
 
-        Each comes with the other one, and the sizes of that.
+        Each is compared with the other one, and comes with the sizes of that.
         """
         captures = self._captures
         places = ((point, self._present, captures.present), (captures.present, other, point))
@@ -171,7 +174,7 @@ class _Search:
                 example = captures.example(at)
                 chosen = None if example is None else captures.captured(example, Way.alone)
             if chosen is not None and changed and _leave_rests(captures, chosen, changed):
-                yield chosen, beside, elsewhere
+                yield Comparison(captures, chosen, beside, is_changed=True), elsewhere
 
     def _has_fractions(self) -> bool:
         return any("%" in text for text in self._captures.first.way.conditions)
