@@ -5,7 +5,9 @@ Two ways through a model may give the same near the example, and something else 
 
 from __future__ import annotations
 
+import functools
 import itertools
+import operator
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -42,7 +44,9 @@ def turning_points(captures: Captures, ways: Sequence[CapturedWay]) -> list[list
     own = [_literals(way.captured.program) for way in ways]
     # What only one of them does with a number may have to do with sizes.
     for name in captures.present:
-        bounds.setdefault(name, set()).update(set().union(*own) - set.intersection(*own))
+        bounds.setdefault(name, set()).update(
+            functools.reduce(operator.or_, own) - functools.reduce(operator.and_, own)
+        )
     if any(_LARGEST < size < _UNBOUNDED for found in (exact, bounds) for sizes in found.values() for size in sizes):
         return None
     groups = [(name, [times * size]) for name, sizes in exact.items() for size in sizes for times in _TIMES]
